@@ -1,0 +1,51 @@
+# Every target sets up what it needs in .venv; nothing else has to be installed or activated.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+FLYBALL := $(BIN)/flyball
+
+.PHONY: help setup setup-light demo test lint bench lab docs clean
+
+help:
+	@echo "make demo    run the main job on the embedded broker"
+	@echo "make test    run the tests (installs and starts the servers they need)"
+	@echo "make lint    format check, lint, strict types, import rules"
+	@echo "make bench   all benchmarks, in full        make lab   all experiments"
+	@echo "make docs    build the documentation        make setup install everything"
+
+$(VENV)/.created:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
+
+# what a user needs for the demo: no test tools, no servers, no root
+$(VENV)/.light: $(VENV)/.created pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark]'
+	@touch $@
+
+$(VENV)/.all: $(VENV)/.created pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ $(VENV)/.light
+
+setup-light: $(VENV)/.light
+
+setup: $(VENV)/.all
+	@sh scripts/system-packages.sh
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.all
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(FLYBALL) bench
+
+docs: $(VENV)/.all
+	$(BIN)/mkdocs build --strict --site-dir site
+
+clean:
+	rm -rf $(VENV) build dist site

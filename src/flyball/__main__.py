@@ -1,0 +1,3 @@
+from flyball.cli import main
+
+main()

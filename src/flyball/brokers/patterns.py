@@ -1,0 +1,53 @@
+"""Hierarchical channel names and the patterns that match them."""
+
+from __future__ import annotations
+
+import re
+
+from flyball.errors import InvalidValue
+
+_NAME = re.compile(r"[A-Za-z0-9_\-@:]+(\.[A-Za-z0-9_\-@:]+)*")
+
+
+def check_name(channel: str) -> str:
+    """The name itself, if every broker can carry it."""
+    if len(channel) > 200 or not _NAME.fullmatch(channel):
+        raise InvalidValue(
+            f"{channel[:80]!r} is no channel name: words of letters, digits, _ - @ : joined by dots, "
+            "at most 200 characters"
+        )
+    return channel
+
+
+def is_pattern(text: str) -> bool:
+    return any(word in ("*", "#") for word in text.split("."))
+
+
+def to_regex(pattern: str) -> str:
+    """A regular expression (whole match) for a pattern: * is one word, # any number of words.
+
+    >>> import re
+    >>> [bool(re.fullmatch(to_regex("city.*.load"), name)) for name in ("city.lyon.load", "city.load")]
+    [True, False]
+    >>> [bool(re.fullmatch(to_regex("city.#"), name)) for name in ("city", "city.lyon.load", "citys")]
+    [True, True, False]
+    >>> [bool(re.fullmatch(to_regex("#.load"), name)) for name in ("load", "city.lyon.load", "upload")]
+    [True, True, False]
+    """
+    parts = pattern.split(".")
+    if all(part == "#" for part in parts):
+        return ".+"
+    expression, started = "", False
+    for part in parts:
+        if part == "#":
+            # Before the first fixed word each extra word brings the dot after it, later the dot before it.
+            expression += r"(?:\.[^.]+)*" if started else r"(?:[^.]+\.)*"
+            continue
+        expression += r"\." if started else ""
+        expression += "[^.]+" if part == "*" else re.escape(check_name(part))
+        started = True
+    return expression
+
+
+def matches(pattern: str, channel: str) -> bool:
+    return re.fullmatch(to_regex(pattern), channel) is not None

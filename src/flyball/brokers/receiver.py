@@ -1,0 +1,122 @@
+"""What every receiver has in common: the window, what is in flight, and waiting for the next message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+
+from flyball.brokers.port import Delivery
+from flyball.errors import InvalidValue
+
+
+class BaseReceiver(ABC):
+    """Keeps the promises of `port.Receiver` on top of four things an adapter supplies.
+
+    `_take(n)` brings up to n deliveries, none if there are none right now; `_acknowledge` and `_return` tell
+    the broker about deliveries that were settled; `_release` gives back what is left when the receiver closes.
+    An adapter calls `_arrived()` when there may be something to take; one that cannot know (another process
+    put it there) sets `_poll_s`.
+    """
+
+    _poll_s: float | None = None
+
+    def __init__(self, window: int) -> None:
+        self._window = _checked(window)
+        self._out: dict[int, Delivery] = {}
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    @abstractmethod
+    async def _take(self, limit: int) -> Sequence[Delivery]: ...
+
+    @abstractmethod
+    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None: ...
+
+    @abstractmethod
+    async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None: ...
+
+    @abstractmethod
+    async def _release(self, unsettled: Sequence[Delivery]) -> None: ...
+
+    def _arrived(self) -> None:
+        self._wake.set()
+
+    def _forget(self) -> None:
+        """The broker has taken back everything in flight (connection lost, partitions revoked)."""
+        self._out.clear()
+        self._wake.set()
+
+    @property
+    def window(self) -> int:
+        return self._window
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._out)
+
+    def set_window(self, window: int) -> None:
+        self._window = _checked(window)
+        self._wake.set()
+
+    async def receive(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Delivery]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._closed:
+            self._wake.clear()
+            room = min(max_messages, self._window - len(self._out))
+            if room > 0:
+                taken = await self._take(room)
+                if taken:
+                    for delivery in taken:
+                        self._out[delivery.tag] = delivery
+                    return list(taken)
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return []
+            waits = [wait for wait in (left, self._poll_s) if wait is not None]
+            try:
+                await asyncio.wait_for(self._wake.wait(), min(waits, default=None))
+            except TimeoutError:
+                continue
+        return []
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        while not self._closed:
+            for delivery in await self.receive():
+                yield delivery
+
+    async def ack(self, *deliveries: Delivery) -> None:
+        mine = self._settled(deliveries)
+        if mine:
+            await self._acknowledge(mine)
+
+    async def nack(self, *deliveries: Delivery, requeue: bool = True) -> None:
+        mine = self._settled(deliveries)
+        if mine:
+            await self._return(mine, requeue)
+
+    def _settled(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Those of the deliveries that still were in flight.
+
+        One that is not was settled before, or went back to the broker when a connection was lost and will be
+        delivered again: there is nothing left to tell the broker about it.
+        """
+        mine = [delivery for delivery in deliveries if self._out.pop(delivery.tag, None) is not None]
+        self._wake.set()
+        return mine
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.set()
+        unsettled = list(self._out.values())
+        self._out.clear()
+        await self._release(unsettled)
+
+
+def _checked(window: int) -> int:
+    if window < 0:
+        raise InvalidValue(f"a window is a number of messages from 0, got {window}")
+    return window

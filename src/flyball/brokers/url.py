@@ -1,0 +1,110 @@
+"""Broker URLs. Whatever prints one, the password does not show."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from flyball.errors import InvalidValue
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerUrl:
+    """A parsed broker URL.
+
+    Credentials come from the URL, else from FLYBALL_BROKER_USER and FLYBALL_BROKER_PASSWORD. Options follow
+    the question mark; an adapter refuses options it does not know (`check_options`).
+
+    >>> url = BrokerUrl.parse("amqp://guest:secret@localhost:5672/orders?heartbeat_s=5")
+    >>> print(url)
+    amqp://guest:***@localhost:5672/orders?heartbeat_s=5
+    >>> "secret" in repr(url)
+    False
+    >>> url.integer("heartbeat_s", 30)
+    5
+    """
+
+    scheme: str
+    hosts: tuple[tuple[str, int | None], ...]
+    path: str
+    user: str | None
+    password: str | None = field(repr=False)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str, environment: Mapping[str, str] | None = None) -> BrokerUrl:
+        scheme, separator, rest = text.partition("://")
+        if not separator or not scheme:
+            raise InvalidValue(
+                f"{_masked(text)!r} is no broker URL: it has to look like sqlite:///events.db or amqp://localhost/"
+            )
+        # urlsplit keeps several hosts (kafka://a:9092,b:9092) in netloc but chokes on their ports, so only the
+        # parts around the host list are left to it.
+        authority, slash, tail = rest.partition("/")
+        if "?" in authority:
+            authority, _, query = authority.partition("?")
+            tail, slash = "?" + query, ""
+        credentials, _, host_list = authority.rpartition("@")
+        user, _, password = credentials.partition(":")
+        split = urlsplit(f"//x{slash}{tail}")
+        env = os.environ if environment is None else environment
+        return cls(
+            scheme=scheme.lower(),
+            hosts=tuple(_host(item, text) for item in host_list.split(",") if item),
+            path=unquote(split.path),
+            user=unquote(user) or env.get("FLYBALL_BROKER_USER"),
+            password=unquote(password) or env.get("FLYBALL_BROKER_PASSWORD"),
+            options=dict(parse_qsl(split.query, keep_blank_values=True)),
+        )
+
+    def check_options(self, *known: str) -> None:
+        for name in self.options:
+            if name not in known:
+                valid = ", ".join(sorted(known)) or "none"
+                raise InvalidValue(f"{self.scheme}:// has no option {name!r} (in {self}); it has: {valid}")
+
+    def integer(self, name: str, default: int) -> int:
+        text = self.options.get(name)
+        if text is None:
+            return default
+        try:
+            return int(text)
+        except ValueError:
+            raise InvalidValue(f"option {name} of {self} has to be a whole number, not {text!r}") from None
+
+    def number(self, name: str, default: float) -> float:
+        text = self.options.get(name)
+        if text is None:
+            return default
+        try:
+            return float(text)
+        except ValueError:
+            raise InvalidValue(f"option {name} of {self} has to be a number, not {text!r}") from None
+
+    def __str__(self) -> str:
+        login = "" if self.user is None else f"{self.user}:***@"
+        hosts = ",".join(host if port is None else f"{host}:{port}" for host, port in self.hosts)
+        query = "&".join(f"{name}={value}" for name, value in self.options.items())
+        return f"{self.scheme}://{login}{hosts}{self.path}" + (f"?{query}" if query else "")
+
+
+def _host(item: str, text: str) -> tuple[str, int | None]:
+    if item.startswith("["):  # [::1]:5672
+        host, _, rest = item[1:].partition("]")
+        port = rest.removeprefix(":")
+    else:
+        host, _, port = item.partition(":")
+    if not port:
+        return host, None
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InvalidValue(f"the port in {_masked(text)!r} has to be a number from 1 to 65535, not {port!r}")
+    return host, int(port)
+
+
+def _masked(text: str) -> str:
+    """The text without what stands before the last @, which may be a password."""
+    head, separator, rest = text.partition("://")
+    authority, slash, tail = rest.partition("/")
+    return head + separator + authority.rpartition("@")[2] + slash + tail

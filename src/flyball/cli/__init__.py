@@ -1,0 +1,78 @@
+"""The command `flyball`.
+
+Each command is one file in this room, named in `COMMANDS` below, and imported only when it is called: the list
+of commands must appear at once, whatever numpy, scipy or Spark take to load. A command file has either a
+function `command` or, for a command with sub-commands, a Typer `app`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from flyball.errors import FlyballError
+
+# name → (module in this room, one line of help), in the order in which a newcomer needs them
+COMMANDS: dict[str, tuple[str, str]] = {
+    "bench": ("bench", "Run benchmarks and print our figures beside the peers'."),
+}
+
+
+def _stub() -> None:
+    """Stands for a command that was not asked for, so that the overview can name it."""
+
+
+def _application(asked_for: str | None) -> typer.Typer:
+    app = typer.Typer(
+        name="flyball",
+        help="Feedback control for message queues and Spark streams.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_overview)
+    for name, (module_name, line) in COMMANDS.items():
+        if name != asked_for:
+            app.command(name, help=line)(_stub)
+            continue
+        module = importlib.import_module(f"flyball.cli.{module_name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name, help=line)
+        else:
+            app.command(name, help=module.command.__doc__ or line)(module.command)
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from flyball import __version__
+
+        typer.echo(f"flyball {__version__}")
+        raise typer.Exit
+
+
+def _overview(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", is_eager=True, callback=_show_version
+    ),
+) -> None:
+    """The options of `flyball` itself."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; a user's mistake is one sentence on standard error and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    asked_for = next((word for word in given if not word.startswith("-")), None)
+    try:
+        _application(asked_for)(args=given, prog_name="flyball")
+    except FlyballError as error:
+        typer.echo(f"flyball: {error}", err=True)
+        sys.exit(2)
+    except BrokenPipeError:  # `flyball … | head` has read enough
+        sys.stderr.close()
+        sys.exit(0)

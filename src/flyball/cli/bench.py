@@ -1,0 +1,56 @@
+"""flyball bench: our figures beside the peers', in one run."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flyball.cli.output import JsonOption, note, print_json, table
+
+
+def command(
+    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks to run (default: all).")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="One representative per figure.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
+    results: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("bench-results"),
+    as_list: Annotated[bool, typer.Option("--list", help="Name the benchmarks and stop.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Run benchmarks and print our figures beside the peers'."""
+    from flyball.errors import InvalidValue
+    from flyball.lab import bench
+
+    known = bench.names()
+    if as_list:
+        print_json(known) if json else typer.echo("\n".join(known))
+        return
+    wanted = names or known
+    for name in wanted:
+        if name not in known:
+            raise InvalidValue(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
+    rows: list[bench.Row] = []
+    with tempfile.TemporaryDirectory(prefix="flyball-bench-") as scratch:
+        for name in wanted:
+            note(f"{name} …")
+            workdir = Path(scratch) / name
+            workdir.mkdir()
+            for row in bench.run(name, quick=quick, seed=seed, workdir=workdir, note=note):
+                rows.append(row)
+                note(f"  {row.case}: {row.ours:.4g} {row.unit}" + _beside(row))
+    kept = bench.record(rows, results, quick=quick, seed=seed)
+    note(f"kept in {kept}")
+    if json:
+        print_json([asdict(row) for row in rows])
+        return
+    header = ("bench", "case", "ours", "peer", "peer name", "unit", "ratio", "goal", "met")
+    typer.echo(table([tuple(asdict(row).values()) for row in rows], header=header))
+
+
+def _beside(row: object) -> str:
+    ratio, name, goal = (getattr(row, field) for field in ("ratio", "peer_name", "goal"))
+    beside = "" if ratio is None else f", {ratio:.3g} × {name}"
+    return beside + ("" if goal is None else f" (goal {goal})")

@@ -1,0 +1,77 @@
+"""How every command prints: a table for people, or exactly one JSON document for programs.
+
+Results go to standard output; progress, warnings and hints go to standard error, so that `--json` output can
+be piped as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+
+
+def print_json(document: Any) -> None:
+    typer.echo(json.dumps(_plain(document), indent=2, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity and no NaN, and knows neither numpy nor complex numbers."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, str | bool) or value is None:
+        return value
+    if isinstance(value, complex):
+        return {"re": _plain(value.real), "im": _plain(value.imag)}
+    if hasattr(value, "tolist"):  # numpy arrays and scalars
+        return _plain(value.tolist())
+    if isinstance(value, Sequence | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def note(text: str) -> None:
+    """Something a person wants to know and a program does not."""
+    typer.echo(text, err=True)
+
+
+def table(rows: Sequence[Sequence[object]], header: Sequence[str] = ()) -> str:
+    """Columns as wide as their longest cell; numbers to the right, words to the left.
+
+    >>> print(table([("a", 0.26), ("delay", 0)], header=("name", "value")))
+    name   value
+    a       0.26
+    delay      0
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    numeric = [all(_is_number(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
+    lines = [list(header)] * bool(header) + cells
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))] if lines else []
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i < len(numeric) and numeric[i] else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e4 or abs(value) >= 1e9 else f"{value:,.0f}"
+    return str(value)

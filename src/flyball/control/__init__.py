@@ -1,0 +1,13 @@
+"""Pure mathematics of feedback control: numpy and scipy only, no I/O, no clock, no logging, no randomness.
+
+step        the contract every controller keeps: step(state, sample) -> (state, action)
+models      what a plant looks like: ARX with offset and input delay, state space
+signals     experiment signals: step, staircase, PRBS
+identify    data -> model, with the evidence for it
+recursive   the same, one sample at a time
+design      model + wish -> gains
+verify      model + gains -> certificate
+controllers one controller a file, and the catalogue that names them
+wrappers    limits, filters, dither around any controller
+guard       notices when a loop no longer does what its design assumed
+"""

@@ -1,0 +1,44 @@
+"""The errors a user of Flyball can meet.
+
+Every error derives from :class:`FlyballError` and from the builtin that fits, says what was wrong, shows the
+offending value and what to do about it, all in one sentence. The command line prints that sentence and exits
+with code 2; it never shows a traceback for one of these.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+class FlyballError(Exception):
+    """Base of all errors that Flyball raises on purpose."""
+
+
+class InvalidValue(FlyballError, ValueError):
+    """A value that a user passed cannot be used; the message names it and says what would be valid."""
+
+
+class MissingExtra(FlyballError, ImportError):
+    """A part was used whose optional packages are not installed."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import `module`, which comes with the optional dependency group `extra`.
+
+    >>> require("json", "spark").__name__
+    'json'
+    >>> require("no_such_module", "spark")
+    Traceback (most recent call last):
+        ...
+    flyball.errors.MissingExtra: this needs the package 'no_such_module': pip install 'flyball[spark]'
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        # A broken installation of a package that *is* there must not be reported as a missing extra.
+        if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
+            raise
+        raise MissingExtra(
+            f"this needs the package {module.split('.')[0]!r}: pip install 'flyball[{extra}]'", name=module
+        ) from None

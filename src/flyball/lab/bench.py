@@ -1,0 +1,124 @@
+"""Finds, runs and records benchmarks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from flyball.errors import InvalidValue
+
+Better = Literal["lower", "higher"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. `ratio` is ours / peer; `goal` is what that ratio (or, without a peer, ours) must reach."""
+
+    bench: str
+    case: str
+    ours: float
+    peer: float | None
+    peer_name: str | None
+    unit: str
+    ratio: float | None
+    goal: str | None
+    met: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class BenchContext:
+    """What a benchmark is given: its name, whether to be quick, the seed, and a place for its files."""
+
+    bench: str
+    quick: bool
+    seed: int
+    workdir: Path
+    note: Callable[[str], None]
+
+    def row(
+        self,
+        case: str,
+        ours: float,
+        unit: str,
+        *,
+        peer: float | None = None,
+        peer_name: str | None = None,
+        goal: float | None = None,
+        better: Better = "lower",
+    ) -> Row:
+        """A row whose verdict follows from its goal: a bound on the ratio, or on `ours` where no peer is."""
+        ratio = ours / peer if peer else None
+        judged = ours if ratio is None else ratio
+        met = None if goal is None else (judged <= goal if better == "lower" else judged >= goal)
+        sign = "<=" if better == "lower" else ">="
+        return Row(
+            bench=self.bench,
+            case=case,
+            ours=ours,
+            peer=peer,
+            peer_name=peer_name,
+            unit=unit,
+            ratio=ratio,
+            goal=None if goal is None else f"{sign} {goal:g}",
+            met=met,
+        )
+
+
+def names() -> list[str]:
+    """All benchmarks there are."""
+    import flyball.lab.benchmarks as room
+
+    return sorted(module.name for module in pkgutil.iter_modules(room.__path__))
+
+
+def run(
+    name: str, *, quick: bool, seed: int, workdir: Path, note: Callable[[str], None] = lambda _: None
+) -> Iterator[Row]:
+    """Run one benchmark by name, yielding its rows as they are measured."""
+    if name not in names():
+        raise InvalidValue(f"there is no benchmark {name!r}; there are: {', '.join(names())}")
+    module = importlib.import_module(f"flyball.lab.benchmarks.{name}")
+    yield from module.run(BenchContext(name, quick, seed, workdir, note))
+
+
+def record(rows: list[Row], folder: Path, *, quick: bool, seed: int) -> Path:
+    """Keep results with what one must know to compare them: commit, seed, machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    path = folder / f"{stamp}.json"
+    document = {
+        "commit": _commit(),
+        "seed": seed,
+        "quick": quick,
+        "machine": {
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            "cores": len(os.sched_getaffinity(0)),
+        },
+        "rows": [asdict(row) for row in rows],
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    return path
+
+
+def _commit() -> str | None:
+    try:
+        answer = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parent,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()
