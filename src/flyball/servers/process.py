@@ -1,0 +1,121 @@
+"""One server process: started in its own session, found again from another process, ended by its pid only.
+
+A pid alone may belong to a stranger by the time it is used (the kernel reuses them), so a process is remembered
+by pid *and* start time, and no signal is sent unless both still fit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct ports that nobody listens on right now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind((LOOPBACK, 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def accepts(port: int) -> bool:
+    """Somebody accepts connections on this port of the loopback interface."""
+    with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
+        return True
+    return False
+
+
+def tail(path: Path, lines: int = 15) -> str:
+    """The end of a log, for an error message."""
+    try:
+        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+@dataclass(slots=True)
+class ServerProcess:
+    """A process that is ours to signal. `popen` is there in the process that started it, to reap it."""
+
+    pid: int
+    started: str
+    popen: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def spawn(
+        cls, command: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: Path
+    ) -> ServerProcess:
+        """Start a command that outlives us unless it is stopped; its output goes to `log`."""
+        with log.open("ab") as sink:
+            popen = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=dict(environment),
+                start_new_session=True,  # a Ctrl-C in the terminal is for the command, not for its servers
+            )
+        return cls(popen.pid, _start_time(popen.pid) or "", popen)
+
+    @classmethod
+    def find(cls, record: object) -> ServerProcess | None:
+        """The process that `record()` described, if it still runs."""
+        if not isinstance(record, dict):
+            return None
+        process = cls(int(record["pid"]), str(record["started"]))
+        return process if process.alive else None
+
+    def record(self) -> dict[str, object]:
+        return {"pid": self.pid, "started": self.started}
+
+    @property
+    def alive(self) -> bool:
+        if self.popen is not None:
+            return self.popen.poll() is None
+        return bool(self.started) and _start_time(self.pid) == self.started
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.alive:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def end(self, grace_s: float) -> None:
+        """Ask it to stop; kill it if it has not within `grace_s`."""
+        self.signal(signal.SIGCONT)  # a paused process cannot stop cleanly
+        self.signal(signal.SIGTERM)
+        if not self.wait(grace_s):
+            self.kill()
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait(10)
+
+    def wait(self, timeout_s: float) -> bool:
+        """True once it has ended."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+def _start_time(pid: int) -> str | None:
+    """When a process began, in the kernel's ticks since boot; None if there is none, or only its remains."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    return None if fields[0] in ("Z", "X") else fields[19]

@@ -1,0 +1,30 @@
+"""Servers shared by all tests: started once a run, on first use, and stopped at its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from flyball.servers.rabbitmq import RabbitMqNode, installed
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMqNode]:
+    """A local RabbitMQ node. Tests that kill, pause or alarm a node start their own."""
+    if not installed():
+        pytest.skip("rabbitmq-server is not installed: apt-get install rabbitmq-server")
+    with RabbitMqNode() as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def amqp_url(request: pytest.FixtureRequest) -> str:
+    """The server that FLYBALL_TEST_AMQP_URL names, else the local node."""
+    given = os.environ.get("FLYBALL_TEST_AMQP_URL")
+    if given:
+        return given
+    if not installed():
+        pytest.skip("no RabbitMQ: set FLYBALL_TEST_AMQP_URL, or apt-get install rabbitmq-server")
+    return str(request.getfixturevalue("rabbitmq").url)
