@@ -1,0 +1,68 @@
+"""PI: proportional and integral control, the everyday controller."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from flyball.control.controllers.common import (
+    OVERFLOW,
+    applied_or,
+    as_scalar,
+    check_finite,
+    scalar_error,
+    why_unusable,
+)
+from flyball.control.step import Action, Sample, Value, hold
+
+
+@dataclass(frozen=True, slots=True)
+class PiState:
+    """`integral` is None until the first error was seen; `command` is what was asked for last."""
+
+    command: float
+    integral: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pi:
+    """Removes the offset that P leaves; the right choice for most loops.
+
+    Law: u(k) = Kp·e(k) + I(k),  I(k) = I(k−1) + Ki·e(k).  On y(k+1) = a·y(k) + b·u(k) the closed loop has the
+    characteristic polynomial z² + [b(Kp+Ki) − (1+a)]z + a − b·Kp.
+
+    Anti-windup: if u' was applied instead of u, then I(k−1) := I(k−1) + u' − u, so that the law would have
+    given u'. Start: I(−1) = command − Kp·e(0), so that the first move is Ki·e(0) alone.
+
+    >>> pi, y = Pi(kp=-0.0016, ki=0.0060), 0.0
+    >>> state = pi.initial(1.0)
+    >>> for k in range(60):
+    ...     state, action = pi.step(state, Sample(k, 1.0, setpoint=400.0, measurement=y))
+    ...     y = 0.26 * y + 59.73 * action.command
+    >>> round(y, 3)
+    400.0
+
+    Source: S1 (the gains above) and S5.
+    """
+
+    kp: float = field(metadata={"help": "proportional gain Kp: command per unit of error"})
+    ki: float = field(metadata={"help": "integral gain Ki: command per unit of error and sample"})
+
+    def __post_init__(self) -> None:
+        check_finite(self, "kp", "ki")
+
+    def initial(self, command: Value) -> PiState:
+        return PiState(as_scalar(command))
+
+    def step(self, state: PiState, sample: Sample) -> tuple[PiState, Action]:
+        error = scalar_error(sample)
+        if error is None:
+            return state, hold(why_unusable(sample))
+        p = self.kp * error
+        in_force = applied_or(sample, state.command)
+        before = in_force - p if state.integral is None else state.integral + (in_force - state.command)
+        integral = before + self.ki * error
+        command = p + integral
+        if not math.isfinite(command):
+            return state, hold(OVERFLOW)
+        return PiState(command, integral), Action(command, {"p": p, "i": integral})
