@@ -1,0 +1,256 @@
+"""A real Kafka broker on this machine: one node that is broker and controller (KRaft), on loopback.
+
+For tests, trials and benchmarks. It has its own data folder and its own free ports, is ready when a topic
+could be created, and can be frozen, killed and started again on the same data.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from flyball.errors import require
+from flyball.servers import ServerFailed
+from flyball.servers.kafka_jars import find_java, kafka_jars
+from flyball.servers.process import LOOPBACK, ServerProcess, accepts, free_ports, tail
+
+_START_S = 90.0
+_STOP_S = 20.0
+_STARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPorts:
+    client: int
+    controller: int
+    internal: int
+
+    @classmethod
+    def free(cls) -> KafkaPorts:
+        return cls(*free_ports(3))
+
+
+@dataclass(slots=True)
+class KafkaServer:
+    """One Kafka broker. Use it as a context manager, or call `start` and `stop`.
+
+    `folder` None: a temporary one, removed by `stop`. `kill` ends it like a crash, `pause` freezes it; `start`
+    after `kill` or, in a folder of its own, after `stop` brings it back with the same ports and data.
+    """
+
+    name: str = field(default_factory=lambda: f"flyball-kafka-{secrets.token_hex(4)}")
+    folder: Path | None = None
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Name → password: if there are any, clients have to log in (SASL, mechanism PLAIN)."""
+    certificate: Path | None = None
+    """A PEM file of private key and certificate chain: if given, clients have to speak TLS."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further broker properties; they win over those chosen here."""
+    heap_mb: int = 512
+    ports: KafkaPorts = field(default_factory=KafkaPorts.free)
+    _temporary: bool = field(default=False, init=False)
+    _server: ServerProcess | None = field(default=None, init=False, repr=False)
+
+    @property
+    def url(self) -> str:
+        """The broker URL; with users, it logs in as the first one."""
+        login = ""
+        for name, password in list(self.users.items())[:1]:
+            login = f"{quote(name, safe='')}:{quote(password, safe='')}@"
+        return f"kafka://{login}{LOOPBACK}:{self.ports.client}/" + ("?tls=1" if self.certificate else "")
+
+    @property
+    def urls(self) -> dict[str, str]:
+        return {"kafka": self.url}
+
+    @property
+    def pids(self) -> list[int]:
+        return [self._server.pid] if self._server is not None and self._server.alive else []
+
+    @property
+    def running(self) -> bool:
+        return self._server is not None and self._server.alive
+
+    def start(self) -> None:
+        """Start, on the data of the last time if there is any, and wait until topics can be created."""
+        if self.running:
+            return
+        java = [str(find_java()), f"-Xmx{self.heap_mb}m", "-Xms128m", "-XX:+UseSerialGC"]
+        java += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{kafka_jars()}/*"]
+        try:
+            for starts_left in reversed(range(_STARTS)):
+                folder = self._prepared_folder(java)
+                log = folder / "server.log"
+                said_before = log.stat().st_size if log.exists() else 0
+                command = [*java, "kafka.Kafka", str(folder / "server.properties")]
+                self._server = ServerProcess.spawn(command, environment=os.environ, folder=folder, log=log)
+                if self._becomes_ready(self._server):
+                    return
+                # Another program may take a port between our choosing it and Kafka's binding it: choose again.
+                port_taken = b"Address already in use" in log.read_bytes()[said_before:]
+                if not starts_left or not port_taken:
+                    raise ServerFailed(f"Kafka broker {self.name} did not start; the end of its log: {tail(log)}")
+                self._server.kill()
+                self.ports = KafkaPorts.free()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the broker in good order, and remove the folder if it was ours."""
+        if self._server is not None:
+            self._server.end(_STOP_S)
+        self._server = None
+        if self._temporary and self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder, self._temporary = None, False
+
+    def restart(self) -> None:
+        """Stop cleanly if it runs, and start again with the same ports and data."""
+        if self._server is not None:
+            self._server.end(_STOP_S)
+        self.start()
+
+    def kill(self) -> None:
+        """End the broker at once, like kill -9; its data stay for `start`."""
+        if self._server is not None:
+            self._server.kill()
+
+    def pause(self) -> None:
+        """Freeze the broker: connections stay open and nothing is answered."""
+        if self._server is not None:
+            self._server.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self._server is not None:
+            self._server.signal(signal.SIGCONT)
+
+    def record(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "ports": asdict(self.ports),
+            "tls": self.certificate is not None,
+            "server": self._server.record() if self._server else None,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> KafkaServer:
+        """The broker that another process started and recorded."""
+        server = cls(name=record["name"], folder=Path(record["folder"]), ports=KafkaPorts(**record["ports"]))
+        server._server = ServerProcess.find(record["server"])
+        return server
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _prepared_folder(self, java: list[str]) -> Path:
+        if self.folder is None:
+            self.folder, self._temporary = Path(tempfile.mkdtemp(prefix=f"{self.name}-")), True
+        folder = self.folder = self.folder.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        properties = folder / "server.properties"
+        properties.touch(mode=0o600)  # it may hold passwords
+        chosen = self._properties(folder / "data") | dict(self.settings)
+        properties.write_text("".join(f"{key}={value}\n" for key, value in chosen.items()))
+        if not (folder / "data" / "meta.properties").exists():
+            self._format(java, properties)
+        return folder
+
+    def _properties(self, data: Path) -> dict[str, str]:
+        ports = self.ports
+        security = ("SASL_" if self.users else "") + ("SSL" if self.certificate else "PLAINTEXT")
+        client, controller, internal = (f"://{LOOPBACK}:{port}" for port in asdict(ports).values())
+        properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{LOOPBACK}:{ports.controller}",
+            "listeners": f"CLIENT{client},CONTROLLER{controller},INTERNAL{internal}",
+            "advertised.listeners": f"CLIENT{client},INTERNAL{internal}",
+            "listener.security.protocol.map": f"CLIENT:{security},CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "INTERNAL",
+            "log.dirs": str(data),
+            # One node: nothing can be replicated, and internal topics need no spread.
+            "default.replication.factor": "1",
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "share.coordinator.state.topic.num.partitions": "1",
+            "auto.create.topics.enable": "false",
+            "message.max.bytes": str(32 << 20),
+            # A killed broker may register again once its old session is over: after 2 s, not 9.
+            "broker.session.timeout.ms": "2000",
+            "broker.heartbeat.interval.ms": "500",
+            # Members of a group are noticed and balanced in about a second instead of five.
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "3000",
+            "group.consumer.min.heartbeat.interval.ms": "500",
+            "group.consumer.heartbeat.interval.ms": "500",
+            "group.consumer.min.session.timeout.ms": "3000",
+            "group.consumer.session.timeout.ms": "6000",
+        }
+        if self.users:
+            logins = " ".join(f'user_{name}="{password}"' for name, password in self.users.items())
+            module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+            properties["listener.name.client.sasl.enabled.mechanisms"] = "PLAIN"
+            properties["listener.name.client.plain.sasl.jaas.config"] = f"{module} required {logins};"
+        if self.certificate:
+            properties["listener.name.client.ssl.keystore.type"] = "PEM"
+            properties["listener.name.client.ssl.keystore.location"] = str(self.certificate)
+        return properties
+
+    def _format(self, java: list[str], properties: Path) -> None:
+        cluster = "-"
+        while cluster.startswith("-"):  # the tool would take it for an option
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_START_S, check=False)
+        if answer.returncode:
+            said = (answer.stderr or answer.stdout).strip().splitlines() or ["nothing was said"]
+            raise ServerFailed(f"the data folder of Kafka broker {self.name} cannot be prepared: {said[0]}")
+
+    def _becomes_ready(self, server: ServerProcess) -> bool:
+        """An open port is not enough: the broker counts as up when its controller has created a topic."""
+        kafka, admin = require("confluent_kafka", "kafka"), require("confluent_kafka.admin", "kafka")
+        deadline = time.monotonic() + _START_S
+        client = None
+        while server.alive and time.monotonic() < deadline:
+            if not accepts(self.ports.internal):
+                time.sleep(0.05)
+                continue
+            client = client or admin.AdminClient(
+                {"bootstrap.servers": f"{LOOPBACK}:{self.ports.internal}", "log_level": 0}
+            )
+            probe = f"flyball-ready-{secrets.token_hex(4)}"
+            try:
+                client.create_topics([admin.NewTopic(probe, 1, 1)], request_timeout=5)[probe].result()
+                client.delete_topics([probe], request_timeout=5)[probe].result()
+            except kafka.KafkaException:
+                time.sleep(0.1)
+                continue
+            return True
+        return False

@@ -1,0 +1,145 @@
+"""Brings Kafka's jars and a Java to run them: fetched once by coordinates, then kept in a cache folder.
+
+Maven fetches them where it is installed; else the Ivy that ships with PySpark does, so that pip and a Java are
+enough. Both use the repository their own settings name. Several processes may ask at the same time: one
+fetches, the others wait for it, and a folder appears in the cache only when it is complete.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+
+from flyball.paths import cache_folder
+from flyball.pipeline.java import JavaMissing, java_home
+from flyball.servers import ServerMissing
+
+KAFKA_VERSION = "4.3.1"
+_COORDINATES = (("org.apache.kafka", "kafka_2.13", KAFKA_VERSION), ("org.slf4j", "slf4j-simple", "1.7.36"))
+_MAIN_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
+_FETCH_TIMEOUT_S = 600.0
+
+
+def find_java() -> Path:
+    """The program `java` to run Kafka with: the one that Spark would run on."""
+    try:
+        return java_home() / "bin" / "java"
+    except JavaMissing as error:
+        raise ServerMissing(str(error).replace("Spark needs", "Kafka needs", 1)) from None
+
+
+def kafka_jars() -> Path:
+    """The folder with all jars of the Kafka broker, fetched if it is not there yet."""
+    try:
+        folder = cache_folder("kafka")
+        jars = folder / KAFKA_VERSION
+        if (jars / _MAIN_JAR).exists():
+            return jars
+        with _locked(folder / f"{KAFKA_VERSION}.lock"):
+            if not (jars / _MAIN_JAR).exists():  # else another process fetched them while this one waited
+                _fetch(jars)
+    except ServerMissing:
+        raise
+    except OSError as error:
+        raise ServerMissing(
+            f"Kafka's jars cannot be kept in the cache ({error}): set FLYBALL_CACHE to a folder you can write"
+        ) from None
+    return jars
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(jars: Path) -> None:
+    """Fetch into a folder beside the wanted one and rename it: nobody ever sees half of it."""
+    with tempfile.TemporaryDirectory(dir=jars.parent, prefix="fetching-") as scratch:
+        fetched = Path(scratch) / "jars"
+        fetched.mkdir()
+        command = _fetch_command(Path(scratch), fetched)
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise ServerMissing(
+                f"Kafka's jars were not fetched within {_FETCH_TIMEOUT_S:.0f} s by {command[0]}: is its "
+                "repository reachable?"
+            ) from None
+        if answer.returncode != 0 or not (fetched / _MAIN_JAR).exists():
+            raise ServerMissing(
+                f"Kafka's jars could not be fetched by {command[0]} (exit code {answer.returncode}): "
+                f"{_last_words(answer.stdout + answer.stderr)}"
+            )
+        if jars.exists():  # left incomplete by something else: rename wants the name free
+            shutil.rmtree(jars)
+        fetched.rename(jars)
+
+
+def _last_words(output: str) -> str:
+    lines = [
+        line for line in output.splitlines() if "ERROR" in line or "UNRESOLVED" in line
+    ] or output.splitlines()
+    return lines[0].strip() if lines else "it said nothing"
+
+
+def _fetch_command(scratch: Path, into: Path) -> Sequence[str]:
+    maven = shutil.which("mvn")
+    if maven:
+        return _maven_command(maven, scratch, into)
+    return _ivy_command(_ivy_jar(), scratch, into)
+
+
+def _maven_command(maven: str, scratch: Path, into: Path) -> Sequence[str]:
+    wanted = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
+        for group, name, version in _COORDINATES
+    )
+    pom = scratch / "pom.xml"
+    pom.write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>flyball</groupId><artifactId>kafka-jars</artifactId>"
+        f"<version>1</version><packaging>pom</packaging><dependencies>{wanted}</dependencies></project>"
+    )
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={into}"]
+    return [maven, "-q", "-B", "-f", str(pom), *goal]
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for jar in sorted(Path(folder).glob("jars/ivy-*.jar")):
+            return jar
+    raise ServerMissing(
+        "Kafka's jars cannot be fetched: install Maven, or PySpark (which brings Ivy): "
+        "pip install 'flyball[spark]'"
+    )
+
+
+def _ivy_command(ivy: Path, scratch: Path, into: Path) -> Sequence[str]:
+    wanted = "".join(
+        f'<dependency org="{group}" name="{name}" rev="{version}" conf="default->master,runtime"/>'
+        for group, name, version in _COORDINATES
+    )
+    module, settings = scratch / "ivy.xml", scratch / "ivysettings.xml"
+    module.write_text(
+        dedent(f"""\
+        <ivy-module version="2.0"><info organisation="flyball" module="kafka-jars"/>
+        <configurations><conf name="default"/></configurations>
+        <dependencies>{wanted}</dependencies></ivy-module>""")
+    )
+    settings.write_text(
+        dedent("""\
+        <ivysettings><settings defaultResolver="maven"/>
+        <resolvers><ibiblio name="maven" m2compatible="true" usepoms="true"/></resolvers></ivysettings>""")
+    )
+    options = ["-settings", str(settings), "-cache", str(scratch / "ivy-cache"), "-ivy", str(module)]
+    retrieve = ["-retrieve", f"{into}/[artifact]-[revision].[ext]", "-types", "jar", "bundle"]
+    return [str(find_java()), "-jar", str(ivy), *options, "-confs", "default", *retrieve]
