@@ -42,7 +42,9 @@ __all__ = [
 ]
 
 # scheme → adapter file in this room; each has `async def connect(url: BrokerUrl) -> Broker`
-ADAPTERS: dict[str, str] = {}
+ADAPTERS: dict[str, str] = {
+    "memory": "memory",
+}
 
 
 async def connect(url: str) -> Broker:

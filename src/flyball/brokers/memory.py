@@ -1,0 +1,423 @@
+"""`memory://`: a broker inside this process, for tests and trials.
+
+`memory://name` is one broker for all that open that name in this process; plain `memory://` is a new one each
+time. It keeps the whole contract of `port` except surviving the process.
+
+Everything that is delivered comes from a `_Outlet`: each queue has one of its own, each group one per pattern.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from flyball.brokers.patterns import check_name, matches
+from flyball.brokers.port import (
+    Broker,
+    Capabilities,
+    ChannelInfo,
+    Delivery,
+    Kind,
+    Message,
+    NoSuchChannel,
+    Receiver,
+    Record,
+    Sender,
+    SendResult,
+    Start,
+    Unsupported,
+)
+from flyball.brokers.receiver import BaseReceiver
+from flyball.brokers.rules import check_declaration, check_same, full, partition_of, too_large
+from flyball.brokers.url import BrokerUrl
+from flyball.errors import InvalidValue
+
+_CHUNK = 1000  # records a `read` hands out at once
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A message at its place. `holders` counts the outlets of a queue that still owe it to somebody."""
+
+    message: Message
+    channel: _Channel
+    stored_time_s: float
+    partition: int | None = None
+    offset: int | None = None
+    holders: int = 0
+    dropped: bool = False
+
+
+@dataclass(slots=True)
+class _Outlet:
+    """Messages that wait for the members of one queue or group, oldest first."""
+
+    pattern: str
+    waiting: list[tuple[int, _Stored, int]] = field(default_factory=list)  # heap of (arrival, message, attempts)
+    unsettled: int = 0
+    wake: list[Callable[[], None]] = field(default_factory=list)
+
+    def put(self, arrival: int, stored: _Stored, attempts: int) -> None:
+        # What returns keeps its arrival number and so its place in the order.
+        heapq.heappush(self.waiting, (arrival, stored, attempts))
+        for wake in self.wake:
+            wake()
+
+
+@dataclass(slots=True)
+class _Channel:
+    name: str
+    kind: Kind
+    partitions: int
+    max_bytes: int | None
+    retention_s: float | None
+    stored_bytes: int = 0
+    records: list[deque[_Stored]] = field(default_factory=list)
+    next_offset: list[int] = field(default_factory=list)
+    sequences: dict[str, int] = field(default_factory=dict)
+    room: set[asyncio.Event] = field(default_factory=set)  # of senders that wait
+
+    @property
+    def full(self) -> bool:
+        return self.kind == "queue" and self.max_bytes is not None and self.stored_bytes >= self.max_bytes
+
+
+class _Hub:
+    """The messages of one name; brokers opened on that name are views of it."""
+
+    def __init__(self) -> None:
+        self.channels: dict[str, _Channel] = {}
+        self.queues: dict[str, _Outlet] = {}
+        self.groups: dict[tuple[str, str], _Outlet] = {}
+        self.arrivals = itertools.count()
+        self.keyless = itertools.count()
+
+    def channel(self, name: str) -> _Channel:
+        found = self.channels.get(check_name(name))
+        if found is None:
+            raise NoSuchChannel(f"there is no queue or log {name!r} in this memory broker: declare it first")
+        return found
+
+    def outlets(self, channel: str) -> list[_Outlet]:
+        own = [self.queues[channel]] if channel in self.queues else []
+        return own + [outlet for outlet in self.groups.values() if matches(outlet.pattern, channel)]
+
+    def store(self, channel: _Channel, message: Message, partition: int | None) -> _Stored:
+        stored = _Stored(message, channel, time.time(), partition)
+        if partition is not None:
+            stored.offset = channel.next_offset[partition]
+            channel.next_offset[partition] += 1
+            channel.records[partition].append(stored)
+        channel.stored_bytes += len(message.body)
+        outlets = self.outlets(channel.name)
+        stored.holders = len(outlets)
+        arrival = next(self.arrivals)
+        for outlet in outlets:
+            outlet.unsettled += 1
+            outlet.put(arrival, stored, 0)
+        return stored
+
+    def settle(self, stored: _Stored, outlet: _Outlet) -> None:
+        outlet.unsettled -= 1
+        stored.holders -= 1
+        if stored.holders == 0 and stored.channel.kind == "queue":
+            stored.channel.stored_bytes -= len(stored.message.body)
+            for waiter in stored.channel.room:
+                waiter.set()
+
+    def trim(self, channel: _Channel) -> None:
+        """Drop what retention no longer keeps from a log."""
+        oldest_s = -float("inf") if channel.retention_s is None else time.time() - channel.retention_s
+        limit = float("inf") if channel.max_bytes is None else channel.max_bytes
+        for records in channel.records:
+            while records and (channel.stored_bytes > limit or records[0].stored_time_s < oldest_s):
+                gone = records.popleft()
+                gone.dropped = True
+                channel.stored_bytes -= len(gone.message.body)
+
+
+_hubs: dict[str, _Hub] = {}
+
+
+async def connect(url: BrokerUrl) -> Broker:
+    url.check_options("blocked_timeout_s", "max_body_bytes")
+    name = url.hosts[0][0] if url.hosts else url.path.strip("/")
+    hub = _hubs.setdefault(name, _Hub()) if name else _Hub()
+    return MemoryBroker(hub, url.number("blocked_timeout_s", 30.0), url.integer("max_body_bytes", 16 << 20))
+
+
+class MemoryBroker:
+    def __init__(self, hub: _Hub, blocked_timeout_s: float, max_body_bytes: int) -> None:
+        self._hub = hub
+        self._blocked_timeout_s = blocked_timeout_s
+        self._receivers: list[_MemoryReceiver] = []
+        self.capabilities = Capabilities(
+            queues=True,
+            logs=True,
+            durable=False,
+            dedup=True,
+            shared_between_processes=False,
+            max_body_bytes=max_body_bytes,
+        )
+
+    async def sender(self, channel: str, *, producer: str | None = None) -> Sender:
+        limit = self.capabilities.max_body_bytes or 0
+        return _MemorySender(self._hub, self._hub.channel(channel), producer, self._blocked_timeout_s, limit)
+
+    async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
+        if self._hub.channel(queue).kind != "queue":
+            raise Unsupported(f"{queue!r} is a log: read it, or subscribe a group to it")
+        return self._opened(_MemoryReceiver(self._hub, self._hub.queues[queue], window))
+
+    async def subscribe(self, pattern: str, group: str, *, window: int = 100, start: Start = "latest") -> Receiver:
+        matches(pattern, check_name(group))  # both are checked before anything is made
+        outlet = self._hub.groups.get((pattern, group))
+        if outlet is None:
+            outlet = self._hub.groups[pattern, group] = _Outlet(pattern)
+            if start == "earliest":
+                self._fill(outlet)
+        return self._opened(_MemoryReceiver(self._hub, outlet, window))
+
+    def _fill(self, outlet: _Outlet) -> None:
+        for channel in self._hub.channels.values():
+            if matches(outlet.pattern, channel.name):
+                for stored in itertools.chain(*channel.records):
+                    outlet.unsettled += 1
+                    outlet.put(next(self._hub.arrivals), stored, 0)
+
+    def _opened(self, receiver: _MemoryReceiver) -> Receiver:
+        self._receivers.append(receiver)
+        return receiver
+
+    async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
+        wanted = [stored for stored in self._records(log, partition) if start <= (stored.offset or 0) < stop]
+        for at in range(0, len(wanted), _CHUNK):
+            yield [
+                Record(partition, stored.offset or 0, stored.message, stored.stored_time_s)
+                for stored in wanted[at : at + _CHUNK]
+            ]
+
+    async def bounds(self, log: str, partition: int) -> tuple[int, int]:
+        records = self._records(log, partition)
+        end = self._hub.channel(log).next_offset[partition]
+        return (records[0].offset or 0 if records else end), end
+
+    def _records(self, log: str, partition: int) -> deque[_Stored]:
+        channel = self._hub.channel(log)
+        if channel.kind != "log":
+            raise Unsupported(f"{log!r} is a queue: only a log can be read by offset")
+        if not 0 <= partition < channel.partitions:
+            raise InvalidValue(f"{log!r} has partitions 0 to {channel.partitions - 1}, not {partition}")
+        self._hub.trim(channel)
+        return channel.records[partition]
+
+    async def declare(
+        self,
+        channel: str,
+        kind: Kind = "queue",
+        *,
+        partitions: int = 1,
+        max_bytes: int | None = None,
+        retention_s: float | None = None,
+        durable: bool = True,  # noqa: ARG002  nothing here outlives the process
+    ) -> None:
+        check_declaration(channel, kind, partitions, max_bytes, retention_s)
+        known = self._hub.channels.get(channel)
+        if known is not None:
+            check_same(channel, (known.kind, known.partitions), (kind, partitions))
+            return
+        made = self._hub.channels[channel] = _Channel(channel, kind, partitions, max_bytes, retention_s)
+        if kind == "queue":
+            self._hub.queues[channel] = _Outlet(channel)
+        else:
+            made.records = [deque() for _ in range(partitions)]
+            made.next_offset = [0] * partitions
+
+    async def delete(self, channel: str) -> None:
+        gone = self._hub.channels.pop(check_name(channel), None)
+        if gone is None:
+            return
+        for outlet in self._hub.outlets(channel):
+            _take_out(outlet, gone)
+        self._hub.queues.pop(channel, None)
+        for key in [key for key, outlet in self._hub.groups.items() if outlet.pattern == channel]:
+            del self._hub.groups[key]
+
+    async def purge(self, channel: str) -> int | None:
+        found = self._hub.channel(channel)
+        if found.kind == "log":
+            count = sum(len(records) for records in found.records)
+            for records in found.records:
+                for stored in records:
+                    stored.dropped = True
+                records.clear()
+            found.stored_bytes = 0
+            return count
+        outlet = self._hub.queues[channel]
+        waiting, outlet.waiting = outlet.waiting, []
+        for _, stored, _ in waiting:
+            self._hub.settle(stored, outlet)
+        return len(waiting)
+
+    async def depth(self, channel: str, group: str | None = None) -> int:
+        found = self._hub.channel(channel)
+        if group is not None:
+            mine = [
+                outlet
+                for (pattern, name), outlet in self._hub.groups.items()
+                if name == group and matches(pattern, channel)
+            ]
+            return sum(outlet.unsettled for outlet in mine)
+        if found.kind == "queue":
+            return len(self._hub.queues[channel].waiting)
+        self._hub.trim(found)
+        return sum(len(records) for records in found.records)
+
+    async def oldest_age_s(self, channel: str) -> float | None:
+        found = self._hub.channel(channel)
+        if found.kind == "queue":
+            waiting = self._hub.queues[channel].waiting
+            oldest = [waiting[0][1]] if waiting else []
+        else:
+            oldest = [records[0] for records in found.records if records]
+        return max((time.time() - stored.stored_time_s for stored in oldest), default=None)
+
+    async def channels(self) -> list[ChannelInfo]:
+        return [
+            ChannelInfo(name, found.kind, found.partitions, await self.depth(name), await self.oldest_age_s(name))
+            for name, found in sorted(self._hub.channels.items())
+        ]
+
+    async def close(self) -> None:
+        for receiver in self._receivers:
+            await receiver.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class _MemorySender:
+    def __init__(
+        self, hub: _Hub, channel: _Channel, producer: str | None, blocked_timeout_s: float, max_body_bytes: int
+    ) -> None:
+        self._hub, self._channel, self._producer = hub, channel, producer
+        self._blocked_timeout_s, self._max_body_bytes = blocked_timeout_s, max_body_bytes
+
+    @property
+    def blocked(self) -> bool:
+        return self._channel.full
+
+    async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
+        self._hub.channel(self._channel.name)  # it may have been deleted meanwhile
+        known = self._known(sequence)
+        keyless = next(self._hub.keyless) % self._channel.partitions
+        deadline = time.monotonic() + self._blocked_timeout_s
+        results = []
+        for place, message in enumerate(messages):
+            if known is not None and sequence is not None and sequence + place <= known:
+                results.append(SendResult(message.id, duplicate=True))
+            elif len(message.body) > self._max_body_bytes:
+                results.append(SendResult(message.id, too_large(message, self._max_body_bytes)))
+            elif not await self._room(deadline):
+                results.append(SendResult(message.id, full(self._channel.name, self._blocked_timeout_s)))
+            else:
+                partition = partition_of(message.key, self._channel.partitions, keyless)
+                stored = self._hub.store(
+                    self._channel, message, partition if self._channel.kind == "log" else None
+                )
+                if sequence is not None and self._producer is not None:
+                    self._channel.sequences[self._producer] = sequence + place
+                results.append(SendResult(message.id, partition=stored.partition, offset=stored.offset))
+        self._hub.trim(self._channel)
+        return results
+
+    def _known(self, sequence: int | None) -> int | None:
+        if sequence is None or self._channel.kind == "queue":
+            return None
+        if self._producer is None:
+            raise InvalidValue(f"sequence {sequence} needs a producer: open the sender with producer=NAME")
+        return self._channel.sequences.get(self._producer)
+
+    async def _room(self, deadline: float) -> bool:
+        while self._channel.full:
+            room = asyncio.Event()
+            self._channel.room.add(room)
+            try:
+                await asyncio.wait_for(room.wait(), max(deadline - time.monotonic(), 0.0))
+            except TimeoutError:
+                return False
+            finally:
+                self._channel.room.discard(room)
+        return True
+
+    async def last_sequence(self) -> int | None:
+        return None if self._producer is None else self._channel.sequences.get(self._producer)
+
+    async def close(self) -> None:
+        return None
+
+
+class _MemoryReceiver(BaseReceiver):
+    def __init__(self, hub: _Hub, outlet: _Outlet, window: int) -> None:
+        super().__init__(window)
+        self._hub, self._outlet = hub, outlet
+        self._tags = itertools.count(1)
+        self._held: dict[int, tuple[int, _Stored, int]] = {}
+        outlet.wake.append(self._arrived)
+
+    async def _take(self, limit: int) -> Sequence[Delivery]:
+        taken: list[Delivery] = []
+        while self._outlet.waiting and len(taken) < limit:
+            arrival, stored, attempts = heapq.heappop(self._outlet.waiting)
+            if stored.dropped:
+                self._hub.settle(stored, self._outlet)
+                continue
+            tag = next(self._tags)
+            self._held[tag] = (arrival, stored, attempts + 1)
+            taken.append(
+                Delivery(
+                    message=stored.message,
+                    channel=stored.channel.name,
+                    tag=tag,
+                    redelivered=attempts > 0,
+                    attempt=attempts + 1,
+                    partition=stored.partition,
+                    offset=stored.offset,
+                )
+            )
+        return taken
+
+    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            _, stored, _ = self._held.pop(delivery.tag)
+            self._hub.settle(stored, self._outlet)
+
+    async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
+        if not requeue:
+            await self._acknowledge(deliveries)
+            return
+        for delivery in deliveries:
+            self._outlet.put(*self._held.pop(delivery.tag))
+
+    async def _release(self, unsettled: Sequence[Delivery]) -> None:
+        self._outlet.wake.remove(self._arrived)
+        await self._return(unsettled, requeue=True)
+
+
+def _take_out(outlet: _Outlet, channel: _Channel) -> None:
+    kept = [item for item in outlet.waiting if item[1].channel is not channel]
+    outlet.unsettled -= len(outlet.waiting) - len(kept)
+    outlet.waiting = kept
+    heapq.heapify(kept)

@@ -1,0 +1,239 @@
+"""Kill -9 of clients at random points, and what must still be true afterwards.
+
+Sender and receiver run as processes of their own and say on standard output what they know: `sent ID` after the
+broker confirmed, `got ID CHECKSUM` before a message is acknowledged, `acked ID` after. Whoever reads these lines
+knows what a real client knew when it died. `kill_clients` runs both, kills them at random points, starts them
+again, drains what is left and hands back a `Ledger` whose `problems()` are the broken promises:
+
+* a confirmed message that nobody ever got is lost;
+* a message that was got twice must have the same id *and* the same content;
+* a message nobody sent must not appear.
+
+    python -m flyball.testing.crash send URL CHANNEL --run NAME --first 0 --count 1000 --batch 20
+    python -m flyball.testing.crash receive URL CHANNEL [--group NAME] [--window 50]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from flyball.brokers import Message, connect
+
+
+@dataclass
+class Ledger:
+    """What clients said before they died."""
+
+    sent: list[str] = field(default_factory=list)
+    received: list[str] = field(default_factory=list)
+    acked: list[str] = field(default_factory=list)
+    checksums: dict[str, set[int]] = field(default_factory=dict)
+    run: str = ""
+
+    def note(self, line: str) -> None:
+        word, _, rest = line.strip().partition(" ")
+        if word == "sent":
+            self.sent.append(rest)
+        elif word == "acked":
+            self.acked.append(rest)
+        elif word == "got":
+            id, _, checksum = rest.rpartition(" ")
+            self.received.append(id)
+            self.checksums.setdefault(id, set()).add(int(checksum))
+
+    def problems(self) -> list[str]:
+        lost = sorted(set(self.sent) - set(self.received))
+        strange = sorted(id for id in self.checksums if not id.startswith(f"{self.run}-"))
+        changed = sorted(
+            id for id, sums in self.checksums.items() if id not in strange and sums != {_checksum(body_of(id))}
+        )
+        return [
+            *(f"{id} was confirmed and never delivered" for id in lost),
+            *(f"{id} was delivered but never sent" for id in strange),
+            *(f"{id} was delivered with another content" for id in changed),
+        ]
+
+    @property
+    def repeats(self) -> int:
+        return len(self.received) - len(set(self.received))
+
+
+def body_of(id: str) -> bytes:
+    """The content that belongs to an id, so that a receiver's report can be checked without keeping bodies."""
+    return (id.encode() * 24)[:256]
+
+
+def _checksum(body: bytes) -> int:
+    return zlib.crc32(body)
+
+
+# --- the two clients --------------------------------------------------------------------------------------------
+
+
+async def send(url: str, channel: str, run: str, first: int, count: int, batch: int) -> None:
+    """Send numbered messages; an unconfirmed one is sent again with the same id until it is confirmed."""
+    async with await connect(url) as broker:
+        sender = await broker.sender(channel)
+        pending = [f"{run}-{number:08d}" for number in range(first, first + count)]
+        while pending:
+            head = pending[:batch]
+            results = await sender.send_batch([Message(body_of(id), id=id) for id in head])
+            confirmed = {result.id for result in results if result.ok}
+            _say("".join(f"sent {id}\n" for id in head if id in confirmed))
+            pending = [id for id in head if id not in confirmed] + pending[batch:]
+
+
+async def receive(url: str, channel: str, group: str | None, window: int, idle_s: float | None, keep: int) -> None:
+    """Receive and acknowledge for ever, or until nothing came for `idle_s`; the last `keep` are never settled."""
+    async with await connect(url) as broker:
+        if group is None:
+            receiver = await broker.receiver(channel, window=window)
+        else:
+            receiver = await broker.subscribe(channel, group, window=window, start="earliest")
+        _say("ready\n")
+        seen = 0
+        while got := await receiver.receive(window, timeout_s=idle_s):
+            _say("".join(f"got {delivery.message.id} {_checksum(delivery.message.body)}\n" for delivery in got))
+            seen += len(got)
+            done = got if keep == 0 else got[: max(0, window - keep - (seen - len(got)))]
+            await receiver.ack(*done)
+            _say("".join(f"acked {delivery.message.id}\n" for delivery in done))
+            if keep and seen >= window:
+                _say("holding\n")
+                await asyncio.sleep(3600)  # to be killed
+        await receiver.close()
+
+
+def _say(lines: str) -> None:
+    sys.stdout.write(lines)
+    sys.stdout.flush()
+
+
+# --- running and killing them -----------------------------------------------------------------------------------
+
+
+class Client:
+    """One client process whose lines go into a ledger as they come."""
+
+    def __init__(self, ledger: Ledger, *arguments: str) -> None:
+        self._ledger = ledger
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "flyball.testing.crash", *arguments], stdout=subprocess.PIPE, text=True
+        )
+        self._said: set[str] = set()
+        self._reader = threading.Thread(target=self._listen, daemon=True)
+        self._reader.start()
+
+    def _listen(self) -> None:
+        for line in self._lines():
+            if not line.endswith("\n"):
+                break  # cut off by the kill: the client had not said it
+            self._ledger.note(line)
+            self._said.add(line.partition(" ")[0].strip())
+
+    def _lines(self) -> Iterator[str]:
+        assert self._process.stdout is not None
+        yield from self._process.stdout
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_for(self, word: str, timeout_s: float = 120.0) -> bool:
+        """Wait until the client has said a word, or ended; whether it said it."""
+        deadline = time.monotonic() + timeout_s
+        while word not in self._said and self.running and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return word in self._said
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.join(30.0)
+
+    def join(self, timeout_s: float) -> int:
+        code = self._process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return code
+
+
+def hold_and_die(url: str, channel: str, group: str | None, hold: int, ack: int) -> Ledger:
+    """A receiver takes `hold` messages, acknowledges the first `ack` of them, and is killed with -9."""
+    ledger = Ledger()
+    arguments = ["receive", url, channel, "--window", str(hold), "--keep", str(hold - ack)]
+    client = Client(ledger, *arguments, *(["--group", group] if group else []))
+    said = client.wait_for("holding")
+    client.kill()
+    assert said, f"the receiver held {len(ledger.received)} of {hold} messages of {channel} and ended"
+    return ledger
+
+
+def kill_clients(
+    url: str, channel: str, *, group: str | None = None, seed: int, messages: int = 2000, kills: int = 6
+) -> Ledger:
+    """Send and receive `messages` while both clients are killed at random points; then drain."""
+    rng = random.Random(seed)
+    ledger = Ledger(run=f"run{seed}")
+    receiving = ["receive", url, channel, *(["--group", group] if group else [])]
+
+    def start_sender() -> Client:
+        # Everything not known to be confirmed is sent again from the first gap: same numbers, same ids.
+        known = set(ledger.sent)
+        first = next(n for n in range(messages + 1) if f"{ledger.run}-{n:08d}" not in known)
+        arguments = ["--run", ledger.run, "--first", str(first), "--count", str(messages - first)]
+        return Client(ledger, "send", url, channel, *arguments, "--batch", str(rng.randrange(1, 30)))
+
+    def start_receiver() -> Client:
+        return Client(ledger, *receiving, "--window", str(rng.randrange(1, 80)))
+
+    sender, receiver = start_sender(), start_receiver()
+    for turn in range(kills):
+        victim = sender if turn % 2 == 0 else receiver
+        victim.wait_for("sent" if turn % 2 == 0 else "acked")
+        time.sleep(rng.uniform(0.0, 0.3))
+        victim.kill()
+        if turn % 2 == 0:
+            sender = start_sender()
+        else:
+            receiver = start_receiver()
+    code = sender.join(300.0)
+    receiver.kill()
+    drain = Client(ledger, *receiving, "--window", "100", "--idle-s", "15")
+    drained = drain.join(300.0)
+    assert (code, drained) == (0, 0), f"a client failed by itself: sender {code}, receiver {drained}"
+    return ledger
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m flyball.testing.crash")
+    commands = parser.add_subparsers(dest="command", required=True)
+    sending = commands.add_parser("send")
+    receiving = commands.add_parser("receive")
+    for command in (sending, receiving):
+        command.add_argument("url")
+        command.add_argument("channel")
+    sending.add_argument("--run", required=True)
+    sending.add_argument("--first", type=int, default=0)
+    sending.add_argument("--count", type=int, required=True)
+    sending.add_argument("--batch", type=int, default=20)
+    receiving.add_argument("--group")
+    receiving.add_argument("--window", type=int, default=50)
+    receiving.add_argument("--idle-s", type=float, dest="idle_s")
+    receiving.add_argument("--keep", type=int, default=0)
+    given = parser.parse_args()
+    if given.command == "send":
+        asyncio.run(send(given.url, given.channel, given.run, given.first, given.count, given.batch))
+    else:
+        asyncio.run(receive(given.url, given.channel, given.group, given.window, given.idle_s, given.keep))
+
+
+if __name__ == "__main__":
+    main()
