@@ -29,6 +29,11 @@ _CLASSES: dict[str, str] = {
     "fixed": "fixed:Fixed",
     "p": "p:P",
     "pi": "pi:Pi",
+    "pid": "pid:Pid",
+    "pi_ff": "pi_ff:PiFf",
+    "gain_scheduled": "gain_scheduled:GainScheduled",
+    "aimd": "aimd:Aimd",
+    "proportional_rule": "proportional_rule:ProportionalRule",
 }
 
 ALIASES: Mapping[str, str] = {"state": "state_feedback", "hpa": "proportional_rule", "pi+ff": "pi_ff"}

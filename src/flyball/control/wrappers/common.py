@@ -1,0 +1,31 @@
+"""What the wrappers share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyball.control.step import Controller, Sample, Value, is_usable
+from flyball.errors import InvalidValue
+
+
+def with_applied(sample: Sample, let_through: Value) -> Sample:
+    """The sample as the inner controller should see it: an unknown applied command is the one we let through."""
+    if is_usable(sample.applied):
+        return sample
+    return seen(sample, sample.measurement, let_through)
+
+
+def seen(sample: Sample, measurement: Value | None, applied: Value | None) -> Sample:
+    """The sample with another measurement and applied command (`replace` costs three times as much)."""
+    return Sample(sample.time, sample.dt, sample.setpoint, measurement, applied, sample.disturbances)
+
+
+def check_inner(owner: Any) -> None:
+    if not isinstance(owner.inner, Controller):
+        raise InvalidValue(f"{type(owner).__name__}.inner is a controller (initial and step), got {owner.inner!r}")
+
+
+def same_shape(one: Value, other: Value) -> bool:
+    if isinstance(one, tuple):
+        return isinstance(other, tuple) and len(one) == len(other)
+    return not isinstance(other, tuple)

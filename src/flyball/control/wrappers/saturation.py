@@ -1,0 +1,81 @@
+"""Saturation: keep a command within the range of its knob."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyball.control.limits import clamp_value
+from flyball.control.step import Action, Controller, Sample, Value, hold, is_usable
+from flyball.control.wrappers.common import check_inner, same_shape, with_applied
+from flyball.errors import InvalidValue
+
+
+@dataclass(frozen=True, slots=True)
+class SaturationState:
+    """`command` is what was let through last."""
+
+    inner: Any
+    command: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Saturation:
+    """Cuts the command at the limits of the knob, without wind-up.
+
+    Law: u' = min(max(u, low), high). The inner controller is told in its next sample that u' was applied (by
+    the actuator, or by this wrapper where the actuator says nothing) and corrects its memory.
+
+    >>> from flyball.control.controllers.pi import Pi
+    >>> limited = Saturation(Pi(kp=0.0, ki=1.0), low=0.0, high=10.0)
+    >>> state = limited.initial(9.0)
+    >>> for measured in (0.0, 0.0, 0.0, 101.0):  # three samples far below the goal, then just above it
+    ...     state, action = limited.step(state, Sample(0.0, 1.0, setpoint=100.0, measurement=measured))
+    ...     print(action.command, action.saturated)
+    10.0 1
+    10.0 1
+    10.0 1
+    9.0 0
+
+    Source: conditioning by back-calculation with the shortest tracking time, one sample.
+    """
+
+    inner: Controller[Any] = field(metadata={"help": "the controller whose command is limited"})
+    low: float | tuple[float, ...] = field(metadata={"help": "least command, or one for each knob"})
+    high: float | tuple[float, ...] = field(metadata={"help": "greatest command, or one for each knob"})
+
+    def __post_init__(self) -> None:
+        check_inner(self)
+        lows = self.low if isinstance(self.low, tuple) else (self.low,)
+        highs = self.high if isinstance(self.high, tuple) else (self.high,)
+        size = max(len(lows), len(highs))
+        if {len(lows), len(highs)} - {1, size}:
+            raise InvalidValue(
+                f"Saturation.low and high are as long as each other, got {self.low} and {self.high}"
+            )
+        for low, high in zip(lows * size if len(lows) == 1 else lows, highs * size, strict=False):
+            if not low <= high:  # NaN compares false too
+                raise InvalidValue(f"Saturation.low is at most high, got low={self.low!r}, high={self.high!r}")
+
+    def initial(self, command: Value) -> SaturationState:
+        for limit in (self.low, self.high):
+            if isinstance(limit, tuple) and not same_shape(limit, command):
+                raise InvalidValue(
+                    f"Saturation has the limits {limit!r}, which do not fit the command {command!r}"
+                )
+        return SaturationState(self.inner.initial(command), command)
+
+    def step(self, state: SaturationState, sample: Sample) -> tuple[SaturationState, Action]:
+        inner, action = self.inner.step(state.inner, with_applied(sample, state.command))
+        wanted = action.command
+        if wanted is None:
+            return SaturationState(inner, state.command), action
+        if not is_usable(wanted) or not same_shape(
+            wanted, state.command
+        ):  # only a foreign controller would: never pass it to a knob
+            return SaturationState(inner, state.command), hold(f"the controller asked for {wanted}: held")
+        command, cut = clamp_value(wanted, self.low, self.high)
+        if cut:
+            reason = f"limited to {command} (wanted {wanted})"
+            action = Action(command, action.parts, cut, f"{action.reason}; {reason}" if action.reason else reason)
+        return SaturationState(inner, command), action
