@@ -1,0 +1,93 @@
+"""Versioned values: what the coordinator of a group and the manager of a cluster must not forget.
+
+A document is written only if it is still the one that was read (compare and set by version) and, where a lease is
+given, only by its holder (fencing token), both checked in the transaction that writes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from flyball.store.leases import Lease, check_token
+from flyball.store.protocol import Conflict, Database, Transaction
+
+ABSENT = 0
+"""The version of a document that does not exist: expect it in order to create one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A value that JSON can carry, as it was at `version`. Versions grow and are never used twice."""
+
+    key: str
+    value: Any
+    version: int
+
+
+class Documents:
+    """The documents of one space ("groups", "clusters", …) of a database."""
+
+    def __init__(self, database: Database, space: str) -> None:
+        self._database = database
+        self._space = space
+
+    def get(self, key: str) -> Document | None:
+        row = self._database.read(
+            lambda t: t.execute(
+                "SELECT value, version FROM flyball_document WHERE space = ? AND key = ?", (self._space, key)
+            ).fetchone()
+        )
+        return None if row is None else Document(key, json.loads(row[0]), int(row[1]))
+
+    def all(self) -> list[Document]:
+        """Every document of the space by key, as one consistent picture."""
+        rows = self._database.read(
+            lambda t: t.execute(
+                "SELECT key, value, version FROM flyball_document WHERE space = ? ORDER BY key", (self._space,)
+            ).fetchall()
+        )
+        return [Document(key, json.loads(value), int(version)) for key, value, version in rows]
+
+    def put(self, key: str, value: Any, *, expected: int | None = None, lease: Lease | None = None) -> Document:
+        """Write, if the version is still `expected` (None: whatever it is) and the lease still ours.
+
+        `Conflict` or `Fenced`: nothing was written.
+        """
+        text = json.dumps(value)
+
+        def work(transaction: Transaction) -> int:
+            self._check(transaction, key, expected, lease)
+            transaction.execute("UPDATE flyball_document_version SET last = last + 1")
+            version = int(transaction.execute("SELECT last FROM flyball_document_version").fetchone()[0])
+            transaction.execute(
+                "INSERT INTO flyball_document (space, key, version, value) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (space, key) DO UPDATE SET version = excluded.version, value = excluded.value",
+                (self._space, key, version, text),
+            )
+            return version
+
+        return Document(key, json.loads(text), self._database.write(work))
+
+    def delete(self, key: str, *, expected: int | None = None, lease: Lease | None = None) -> None:
+        """Remove, under the same conditions; no error if it does not exist and none was expected."""
+
+        def work(transaction: Transaction) -> None:
+            self._check(transaction, key, expected, lease)
+            transaction.execute("DELETE FROM flyball_document WHERE space = ? AND key = ?", (self._space, key))
+
+        self._database.write(work)
+
+    def _check(self, transaction: Transaction, key: str, expected: int | None, lease: Lease | None) -> None:
+        if lease is not None:
+            check_token(transaction, lease)
+        row = transaction.execute(
+            "SELECT version FROM flyball_document WHERE space = ? AND key = ?", (self._space, key)
+        ).fetchone()
+        version = ABSENT if row is None else int(row[0])
+        if expected is not None and version != expected:
+            raise Conflict(
+                f"{self._space}/{key} is at version {version}, not {expected} as expected: "
+                "read it again and decide anew"
+            )

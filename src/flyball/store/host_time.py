@@ -1,0 +1,39 @@
+"""The clock that leases are judged by: seconds since the host started, and which start that was.
+
+Wall clocks jump (NTP, an operator, a virtual machine that was restored) and a lease that is judged by one can be
+lost or doubled. The kernel's boot clock never jumps, goes on during suspend, and is the same for every process of
+the host; after a restart of the host it begins again, which the boot id tells.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class HostTime:
+    """A moment: `seconds` since the start of the host that is named by `boot`."""
+
+    boot: str
+    seconds: float
+
+
+def host_time() -> HostTime:
+    """Now."""
+    return HostTime(_boot(), time.clock_gettime(_CLOCK))
+
+
+# Not every system has the boot clock; its monotonic clock then stands still during suspend, which delays a
+# take-over by that time and endangers nothing.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""  # leases.py tells an older boot by its impossible time left, one time to live later at worst

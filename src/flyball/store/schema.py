@@ -1,0 +1,109 @@
+"""The tables of the store, version by version.
+
+`MIGRATIONS[n]` leads from version n to version n + 1. A released entry is never edited: what changes is a new
+entry. The tables are named `flyball_…` because they may live in an application's own database, next to its
+tables (that is what makes the outbox transactional), and their version stands in a table of ours because
+`user_version` may be in use by the application.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flyball.store.protocol import NewerSchema, Transaction
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        # `seq` grows with every accepted message and is never given twice (AUTOINCREMENT), so it can serve as
+        # the producer's sequence number at a broker that drops repeats.
+        """CREATE TABLE flyball_outbox (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL,
+            channel TEXT NOT NULL,
+            urgency INTEGER NOT NULL CHECK (urgency BETWEEN 0 AND 9),
+            accepted_s REAL NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            key BLOB,
+            headers TEXT,
+            event_time_s REAL,
+            content_type TEXT,
+            body BLOB NOT NULL
+        )""",
+        "CREATE INDEX flyball_outbox_order ON flyball_outbox (urgency, seq)",
+        # One row that triggers keep true whoever writes, so that no count ever has to read the messages.
+        """CREATE TABLE flyball_outbox_total (
+            one INTEGER PRIMARY KEY CHECK (one = 1),
+            messages INTEGER NOT NULL,
+            bytes INTEGER NOT NULL,
+            max_bytes INTEGER
+        )""",
+        "INSERT INTO flyball_outbox_total VALUES (1, 0, 0, NULL)",
+        """CREATE TRIGGER flyball_outbox_in AFTER INSERT ON flyball_outbox BEGIN
+            UPDATE flyball_outbox_total SET messages = messages + 1, bytes = bytes + NEW.size_bytes;
+        END""",
+        """CREATE TRIGGER flyball_outbox_out AFTER DELETE ON flyball_outbox BEGIN
+            UPDATE flyball_outbox_total SET messages = messages - 1, bytes = bytes - OLD.size_bytes;
+        END""",
+        # A lease keeps its row for ever: the token must go on growing after a release.
+        """CREATE TABLE flyball_lease (
+            name TEXT PRIMARY KEY,
+            holder TEXT,
+            token INTEGER NOT NULL,
+            boot TEXT NOT NULL,
+            until_s REAL NOT NULL,
+            ttl_s REAL NOT NULL
+        )""",
+        """CREATE TABLE flyball_candidate (
+            lease TEXT NOT NULL,
+            id TEXT NOT NULL,
+            boot TEXT NOT NULL,
+            until_s REAL NOT NULL,
+            ttl_s REAL NOT NULL,
+            PRIMARY KEY (lease, id)
+        )""",
+        # Versions come from one counter: a document that was deleted and made anew never repeats one.
+        """CREATE TABLE flyball_document (
+            space TEXT NOT NULL,
+            key TEXT NOT NULL,
+            version INTEGER NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (space, key)
+        )""",
+        "CREATE TABLE flyball_document_version (one INTEGER PRIMARY KEY CHECK (one = 1), last INTEGER NOT NULL)",
+        "INSERT INTO flyball_document_version VALUES (1, 0)",
+        "CREATE TABLE flyball_loop_state (name TEXT PRIMARY KEY, state TEXT NOT NULL)",
+    ),
+)
+
+
+def version_of(transaction: Transaction) -> int:
+    """The version of the tables; 0: there are none yet."""
+    known = transaction.execute("SELECT 1 FROM sqlite_master WHERE name = 'flyball_schema'").fetchone()
+    row = transaction.execute("SELECT version FROM flyball_schema").fetchone() if known else None
+    return 0 if row is None else int(row[0])
+
+
+def migrate(
+    transaction: Transaction, place: str, migrations: Sequence[Sequence[str]] = MIGRATIONS
+) -> tuple[int, int]:
+    """Bring the tables to the newest version, inside the given transaction; (version before, version after)."""
+    before = version_of(transaction)
+    if before > len(migrations):
+        raise NewerSchema(
+            f"{place} has store version {before} and this Flyball knows versions up to {len(migrations)}: "
+            "use the newer Flyball that wrote it, or another file"
+        )
+    if before == len(migrations):
+        return before, before
+    transaction.execute(
+        "CREATE TABLE IF NOT EXISTS flyball_schema "
+        "(one INTEGER PRIMARY KEY CHECK (one = 1), version INTEGER NOT NULL)"
+    )
+    for statements in migrations[before:]:
+        for statement in statements:
+            transaction.execute(statement)
+    transaction.execute(
+        "INSERT INTO flyball_schema VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET version = excluded.version",
+        (len(migrations),),
+    )
+    return before, len(migrations)

@@ -1,0 +1,217 @@
+"""The store in one SQLite file, shared by the processes of a host.
+
+Write-ahead log, so that readers and the writer do not wait for each other; `synchronous=FULL`, so that what was
+committed survives power loss (level "power"), or NORMAL, where it survives the end of the process but perhaps
+not a power loss (level "process").
+
+SQLite allows one writer at a time among all processes. Each write transaction therefore begins with the lock
+(BEGIN IMMEDIATE): asking for it in the middle could fail after part of the work was done on a state that is no
+longer true.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from flyball.errors import InvalidValue
+from flyball.store import schema
+from flyball.store.group_commit import GroupCommit, Job
+from flyball.store.host_time import HostTime, host_time
+from flyball.store.protocol import Busy, Full, StoreError, Transaction
+
+Result = TypeVar("Result")
+Level = Literal["power", "process"]
+
+_SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
+
+
+class SqliteDatabase:
+    """A database file, opened by this process; see `protocol.Database`.
+
+    `level` is what a durable write survives: "power" (loss) or only the end of the "process".
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        level: Level = "power",
+        busy_s: float = 10.0,
+        clock: Callable[[], HostTime] = host_time,
+        migrations: Sequence[Sequence[str]] = schema.MIGRATIONS,
+    ) -> None:
+        if level not in _SYNCHRONOUS:
+            raise InvalidValue(f"the level of a store is 'power' or 'process', not {level!r}")
+        if str(path) in ("", ":memory:"):
+            raise InvalidValue(
+                f"the store needs the path of a file, not {str(path)!r}: it must survive the process"
+            )
+        self.path = Path(path)
+        self.time = clock
+        self._busy_s = busy_s
+        self._process = os.getpid()
+        self._durable_now: bool | None = None
+        self._full = _SYNCHRONOUS[level]
+        try:
+            self._writer = self._connect()
+            self._reader = self._connect()
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+        self._reading = threading.Lock()
+        self._commits = GroupCommit(self._run_together)
+        if self.read(schema.version_of) != len(migrations):
+            self.write(lambda transaction: schema.migrate(transaction, str(self.path), migrations))
+
+    def write(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
+        self._check_process()
+        return self._commits.submit(work, durable)
+
+    def read(self, work: Callable[[Transaction], Result]) -> Result:
+        self._check_process()
+        with self._reading:
+            try:
+                self._reader.execute("BEGIN")
+                try:
+                    return work(self._reader)
+                finally:
+                    self._reader.execute("ROLLBACK")
+            except sqlite3.Error as error:
+                raise self._explained(error) from error
+
+    def close(self) -> None:
+        def close_both() -> None:
+            with self._reading:
+                self._reader.close()
+            self._writer.close()
+
+        self._commits.exclusively(close_both)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        # While another process changes the same file to WAL, SQLite answers "locked" at once instead of waiting.
+        deadline = time.monotonic() + self._busy_s
+        while True:
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() > deadline:
+                    connection.close()
+                    raise
+                time.sleep(0.01)
+        connection.execute(f"PRAGMA synchronous = {self._full}")
+        return connection
+
+    def _run_together(self, jobs: Sequence[Job]) -> None:
+        """One transaction for all jobs; if it fails as a whole, one for each, so that none pays for another."""
+        try:
+            self._transact(jobs)
+        except sqlite3.Error as error:
+            if len(jobs) > 1:
+                for job in jobs:
+                    job.error = None
+                    self._run_together([job])
+            else:
+                jobs[0].error, jobs[0].done = self._explained(error), True
+        for job in jobs:
+            job.done = True
+
+    def _transact(self, jobs: Sequence[Job]) -> None:
+        self._set_durable(any(job.durable for job in jobs))
+        connection = self._writer
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for job in jobs:
+                connection.execute("SAVEPOINT job")
+                try:
+                    job.result = job.work(connection)
+                except sqlite3.OperationalError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - it belongs to the caller of this one job
+                    job.error = self._explained(error) if isinstance(error, sqlite3.Error) else error
+                    connection.execute("ROLLBACK TO job")
+                connection.execute("RELEASE job")
+            connection.execute("COMMIT")
+        except BaseException:
+            # A full disk may have ended the transaction already.
+            with suppress(sqlite3.Error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            raise
+
+    def _set_durable(self, durable: bool) -> None:
+        if durable != self._durable_now:
+            self._writer.execute(f"PRAGMA synchronous = {self._full if durable else 'NORMAL'}")
+            self._durable_now = durable
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise StoreError(
+                f"{self.path} was opened by process {self._process} and cannot be used by its child "
+                f"{os.getpid()}: open it again after the fork"
+            )
+
+    def _explained(self, error: sqlite3.Error) -> StoreError:
+        text = str(error)
+        if "disk is full" in text:
+            return Full(
+                f"no room left for {self.path} ({text}): free some space; what was accepted before is kept"
+            )
+        if _is_busy(error):
+            return Busy(
+                f"{self.path} was locked by another process for more than {self._busy_s:g} s: "
+                "shorten that transaction, or raise busy_s"
+            )
+        if "unable to open" in text:
+            return StoreError(f"cannot open {self.path}: does its folder exist, and may this user write there?")
+        if "not a database" in text:
+            return StoreError(f"{self.path} is not a SQLite database: choose another file")
+        return StoreError(f"{self.path}: {text}")
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    return "locked" in str(error) or "busy" in str(error)
+
+
+def plain_connection(connection: Any) -> Transaction:
+    """What an application gives us to write in *its* transaction: sqlite3, or SQLAlchemy's connection or session.
+
+    SQLAlchemy is not imported: what it hands over is recognised by the one method we use.
+    """
+    if isinstance(connection, sqlite3.Connection):
+        return connection
+    if hasattr(connection, "exec_driver_sql"):
+        return _Driver(connection)
+    if callable(getattr(connection, "connection", None)):  # Session
+        return _Driver(connection.connection())
+    raise InvalidValue(
+        f"this needs a sqlite3 connection or a SQLAlchemy connection or session, not {type(connection).__name__!r}"
+    )
+
+
+class _Driver:
+    """A SQLAlchemy connection that takes SQL as the driver does."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
+        return self._connection.exec_driver_sql(sql, tuple(parameters))
+
+    def executemany(self, sql: str, parameters: Any, /) -> Any:
+        return self._connection.exec_driver_sql(sql, [tuple(row) for row in parameters])

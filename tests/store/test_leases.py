@@ -1,0 +1,261 @@
+"""Leases: one holder at a time under jumping clocks, restarts and paused processes; late writes are refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from flyball.errors import InvalidValue
+from flyball.store import Documents, Fenced, Leases, SqliteDatabase
+from flyball.store.host_time import HostTime, host_time
+from flyball.store.protocol import Result, Transaction
+
+
+class HandClock:
+    """A boot clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = HostTime("first boot", 1000.0)
+
+    def __call__(self) -> HostTime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now = HostTime(self.now.boot, self.now.seconds + seconds)
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def leases(path: Path, clock: HandClock) -> Leases:
+    return Leases(SqliteDatabase(path, clock=clock))
+
+
+def test_one_holds_and_renews_others_wait(leases: Leases, clock: HandClock) -> None:
+    first = leases.campaign("lead", "b", ttl_s=3)
+    assert first is not None
+    assert first.token == 1
+    for _ in range(10):
+        clock.advance(2)
+        renewed = leases.campaign("lead", "b", ttl_s=3)
+        assert renewed is not None
+        assert renewed.token == 1
+        assert renewed.valid(clock())
+        # A smaller id does not push a healthy leader aside.
+        assert leases.campaign("lead", "a", ttl_s=3) is None
+    holder = leases.holder("lead")
+    assert holder is not None
+    assert holder.holder == "b"
+
+
+def test_the_smallest_live_id_takes_a_vacant_lease(leases: Leases, clock: HandClock) -> None:
+    leases.campaign("lead", "node-1", ttl_s=3)
+    for candidate in ("node-10", "node-2", "node-3"):
+        assert leases.campaign("lead", candidate, ttl_s=10) is None
+    assert leases.candidates("lead") == ["node-1", "node-2", "node-3", "node-10"]
+    clock.advance(4)  # node-1 is gone
+    assert leases.holder("lead") is None
+    assert leases.campaign("lead", "node-10", ttl_s=10) is None
+    assert leases.campaign("lead", "node-3", ttl_s=10) is None
+    taken = leases.campaign("lead", "node-2", ttl_s=10)
+    assert taken is not None
+    assert taken.token == 2
+
+
+def test_a_dead_candidate_does_not_keep_the_lease_vacant(leases: Leases, clock: HandClock) -> None:
+    leases.campaign("lead", "z", ttl_s=3)
+    leases.campaign("lead", "a", ttl_s=3)  # then dies
+    clock.advance(4)
+    assert leases.campaign("lead", "m", ttl_s=3) is not None
+
+
+def test_release_passes_it_on_at_once_and_the_token_grows(leases: Leases) -> None:
+    first = leases.campaign("lead", "a", ttl_s=100)
+    assert first is not None
+    leases.campaign("lead", "b", ttl_s=100)
+    leases.release(first)
+    assert leases.candidates("lead") == ["b"]
+    second = leases.campaign("lead", "b", ttl_s=100)
+    assert second is not None
+    assert second.token == 2
+    leases.release(first)  # late and harmless
+    holder = leases.holder("lead")
+    assert holder is not None
+    assert holder.holder == "b"
+    with pytest.raises(Fenced, match="token 1 was followed by 2"):
+        leases.guarded(first, lambda _: None)
+    leases.withdraw("lead", "b")
+    assert leases.candidates("lead") == []
+
+
+def test_a_holder_that_lost_it_gets_a_new_token(leases: Leases, clock: HandClock) -> None:
+    first = leases.campaign("lead", "a", ttl_s=3)
+    clock.advance(5)
+    assert first is not None
+    assert not first.valid(clock())
+    # Nobody took it meanwhile, so nobody can be harmed by this write.
+    assert leases.guarded(first, lambda _: "written") == "written"
+    second = leases.campaign("lead", "a", ttl_s=3)
+    assert second is not None
+    assert second.token == 2
+    with pytest.raises(Fenced):
+        leases.guarded(first, lambda _: None)
+
+
+def test_a_refused_write_leaves_nothing_behind(path: Path, leases: Leases, clock: HandClock) -> None:
+    old = leases.campaign("lead", "a", ttl_s=3)
+    clock.advance(4)
+    new = leases.campaign("lead", "b", ttl_s=3)
+    assert old is not None
+    assert new is not None
+    with SqliteDatabase(path) as database:
+        documents = Documents(database, "groups")
+        documents.put("plan", "new", lease=new)
+        with pytest.raises(Fenced, match="'a' no longer holds 'lead'"):
+            documents.put("plan", "old", lease=old)
+        with pytest.raises(Fenced):
+            documents.delete("plan", lease=old)
+        kept = documents.get("plan")
+        assert kept is not None
+        assert kept.value == "new"
+
+
+def test_wall_clock_jumps_change_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = Leases(SqliteDatabase(path))
+    held = leases.campaign("lead", "a", ttl_s=3600)
+    assert held is not None
+    real = time.time
+    for jump_s in (1e9, -1e9):
+        monkeypatch.setattr(time, "time", lambda jump_s=jump_s: real() + jump_s)
+        assert held.valid(host_time())
+        assert leases.campaign("lead", "0", ttl_s=3600) is None
+        renewed = leases.campaign("lead", "a", ttl_s=3600)
+        assert renewed is not None
+        assert renewed.token == held.token
+
+
+@pytest.mark.parametrize("now", [HostTime("second boot", 1001.0), HostTime("first boot", 5.0)])
+def test_after_a_restart_of_the_host_the_lease_is_vacant(leases: Leases, clock: HandClock, now: HostTime) -> None:
+    held = leases.campaign("lead", "a", ttl_s=30)
+    assert held is not None
+    clock.now = now  # another boot id, or (where the system tells none) a clock that began again
+    assert not held.valid(clock())
+    taken = leases.campaign("lead", "b", ttl_s=30)
+    assert taken is not None
+    assert taken.token == 2
+
+
+def test_waiting_for_the_database_shortens_the_lease(path: Path, clock: HandClock) -> None:
+    class SlowDatabase(SqliteDatabase):
+        def write(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
+            clock.advance(2)
+            return super().write(work, durable=durable)
+
+    leases = Leases(SlowDatabase(path, clock=clock))
+    before = clock().seconds
+    held = leases.campaign("lead", "a", ttl_s=3)
+    assert held is not None
+    assert held.until_s == before + 3
+    assert leases.campaign("lead", "a", ttl_s=1) is None, "it had run out before it was written"
+
+
+def test_a_time_to_live_must_be_positive(leases: Leases) -> None:
+    with pytest.raises(InvalidValue, match="'lead' has to be positive, not 0 s"):
+        leases.campaign("lead", "a", ttl_s=0)
+
+
+HOLDER = """
+import sys
+from flyball.store import Documents, Fenced, Leases, SqliteDatabase
+database = SqliteDatabase(sys.argv[1])
+leases, documents = Leases(database), Documents(database, "groups")
+lease = leases.campaign("lead", "a", ttl_s=0.5)
+print("token", lease.token, flush=True)
+for line in sys.stdin:
+    try:
+        print("version", documents.put("plan", line.strip(), lease=lease).version, flush=True)
+    except Fenced as error:
+        print("refused", "valid" if lease.valid(database.time()) else "run out", error, flush=True)
+"""
+
+
+def test_a_paused_holder_s_late_write_is_refused(path: Path, start_child: Callable[..., Popen[str]]) -> None:
+    child = start_child(HOLDER, path)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    assert child.stdout.readline() == "token 1\n"
+    print("first", file=child.stdin, flush=True)
+    assert child.stdout.readline() == "version 1\n"
+    os.kill(child.pid, signal.SIGSTOP)
+    try:
+        with SqliteDatabase(path) as database:
+            leases, documents = Leases(database), Documents(database, "groups")
+            lease = None
+            while lease is None:  # bounded by the holder's time to live
+                lease = leases.campaign("lead", "b", ttl_s=60)
+                time.sleep(0.02)
+            assert lease.token == 2
+            documents.put("plan", "second", lease=lease)
+            # The paused holder gets this as soon as it runs again, believing it still leads.
+            print("late", file=child.stdin, flush=True)
+            os.kill(child.pid, signal.SIGCONT)
+            answer = child.stdout.readline()
+            assert answer.startswith("refused run out 'a' no longer holds 'lead': its token 1 was followed by 2")
+            kept = documents.get("plan")
+            assert kept is not None
+            assert (kept.value, kept.version) == ("second", 2)
+    finally:
+        os.kill(child.pid, signal.SIGCONT)
+
+
+CANDIDATE = """
+import sys, time
+from flyball.store import Documents, Fenced, Leases, SqliteDatabase
+database = SqliteDatabase(sys.argv[1])
+leases, name = Leases(database), sys.argv[2]
+written = 0
+print("ready", flush=True)
+sys.stdin.readline()
+while written < 30:
+    lease = leases.campaign("lead", name, ttl_s=0.2)
+    if lease is None:
+        continue
+    try:
+        leases.guarded(lease, lambda t: t.execute("INSERT INTO log VALUES (?, ?)", (lease.token, name)))
+        written += 1
+        if written % 10 == 0:
+            leases.release(lease)
+    except Fenced:
+        pass
+leases.withdraw("lead", name)
+"""
+
+
+def test_processes_that_compete_write_under_growing_tokens(
+    path: Path, start_child: Callable[..., Popen[str]]
+) -> None:
+    with SqliteDatabase(path) as database:
+        database.write(lambda t: t.execute("CREATE TABLE log (token INTEGER, name TEXT)"))
+        children = [start_child(CANDIDATE, path, name) for name in ("x", "y", "z")]
+        for child in children:
+            assert child.stdout is not None
+            child.stdout.readline()
+        for child in children:
+            assert child.stdin is not None
+            print("go", file=child.stdin, flush=True)
+        assert [child.wait() for child in children] == [0, 0, 0]
+        rows = database.read(lambda t: t.execute("SELECT token, name FROM log ORDER BY rowid").fetchall())
+    tokens = [token for token, _ in rows]
+    assert len(rows) == 90
+    assert tokens == sorted(tokens), "somebody wrote under an older token than the one before"
+    assert len({(token, name) for token, name in rows}) == len(set(tokens)), "a token had two holders"
+    assert len(set(tokens)) >= 9
