@@ -23,7 +23,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 # Public name → module that defines it. Resolved on first use, so that `import flyball` stays instant.
-_EXPORTS: dict[str, str] = {}
+_EXPORTS: dict[str, str] = {
+    "Loop": "flyball.loops.loop",
+}
 
 __all__ = ["__version__", *_EXPORTS]
 

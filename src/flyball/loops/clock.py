@@ -1,0 +1,75 @@
+"""Time, as loops see it: passed in, so that the same runner works on the wall clock and in virtual time.
+
+`flyball.testing.VirtualClock` is the other implementation of :class:`Clock`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Clock(Protocol):
+    """What a runner asks of time."""
+
+    def now(self) -> float:
+        """Seconds; never goes back."""
+        ...
+
+    async def sleep_until(self, time: float) -> None:
+        """Return once `now()` is at least `time`."""
+        ...
+
+    async def call_blocking(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run a function that may block without stopping everything else that waits on this clock."""
+        ...
+
+
+class WallClock:
+    """Seconds since the epoch, but steady: read once, then carried on by the monotonic clock.
+
+    A loop's `dt` must not jump when somebody sets the machine's clock, and telemetry should still carry a
+    date; anchoring the monotonic clock once gives both.
+    """
+
+    def __init__(self) -> None:
+        self._epoch = time.time() - time.monotonic()
+
+    def now(self) -> float:
+        return self._epoch + time.monotonic()
+
+    async def sleep_until(self, time: float) -> None:
+        while (rest := time - self.now()) > 0:
+            await asyncio.sleep(rest)
+
+    async def call_blocking(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Each call gets a daemon thread: a call that never returns delays neither other calls nor the exit.
+
+        (A shared pool would fill up with hung calls, and the interpreter waits for a pool's threads.)
+        The caller keeps at most one call under way for a sensor or actuator, which bounds the threads.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def deliver(result: Any, error: BaseException | None) -> None:
+            if answer.done():  # cancelled meanwhile
+                return
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+
+        def work() -> None:
+            result, failure = None, None
+            try:
+                result = function(*arguments)
+            except Exception as error:  # noqa: BLE001 – carried over to the caller, whatever it is
+                failure = error
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(deliver, result, failure)
+
+        threading.Thread(target=work, name="flyball-blocking-call", daemon=True).start()
+        return await answer

@@ -1,0 +1,169 @@
+"""What a user declares: sensor → controller → actuator, with a goal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from flyball.control.step import Controller, Value, is_usable
+from flyball.errors import InvalidValue
+from flyball.loops import policy as rules
+from flyball.loops.policy import MODES, LoopState, Mode, Observation, Policy, Receipt
+
+Reading: TypeAlias = float | tuple[float, ...] | None
+Sensor: TypeAlias = Callable[[], Reading | Awaitable[Reading]]
+"""Says what is measured now, or None where there is no estimate yet; may be a coroutine function."""
+Actuator: TypeAlias = Callable[[Any], Reading | Awaitable[Reading]]
+"""Takes a command and returns what was really applied (None: as commanded); may be a coroutine function."""
+
+
+class Loop:
+    """One feedback loop.
+
+    >>> from flyball.control.controllers.pi import Pi
+    >>> tank = {"level": 0.0, "valve": 0.0}
+    >>> def measure() -> float:
+    ...     tank["level"] = 0.5 * tank["level"] + tank["valve"]
+    ...     return tank["level"]
+    >>> loop = Loop("tank", sensor=measure, actuator=lambda u: tank.update(valve=u), controller=Pi(0.1, 0.2),
+    ...             goal=10.0, limits=(0.0, 20.0), mode="on")
+    >>> from flyball.testing.clock import VirtualClock
+    >>> loop.run(samples=60, clock=VirtualClock())
+    >>> round(tank["level"], 3), round(loop.command, 3)
+    (10.0, 5.0)
+
+    A loop starts in the mode `advise`, which touches nothing. `goal`, `controller` and `mode` may be changed
+    while it runs; the knob then glides to its new value instead of jumping. A loop keeps no thread and no
+    task of its own: `run` drives it alone, `flyball.loops.runner.Runner` drives many.
+
+    `command` is where the knob stands at the start (default: the lower limit, or 0). `blocking` says that the
+    sensor or actuator may wait (a synchronous network call): they are then called in threads, so that other
+    loops do not wait with them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        sensor: Sensor,
+        actuator: Actuator,
+        controller: Controller[Any],
+        goal: Value,
+        period_s: float = 1.0,
+        mode: Mode = "advise",
+        limits: tuple[Value, Value] | None = None,
+        command: Value | None = None,
+        disturbances: Callable[[], tuple[float, ...]] | None = None,
+        blocking: bool = False,
+    ) -> None:
+        self.sensor = sensor
+        self.actuator = actuator
+        self.disturbances = disturbances
+        self.blocking = blocking
+        self._policy = Policy(name, controller, period_s, limits)
+        first = command if command is not None else limits[0] if limits else 0.0
+        self._state = rules.start(self._policy, first)
+        self._frozen: str | None = None
+        self._last: Receipt | None = None
+        self.goal = goal
+        self.mode = mode
+
+    @property
+    def name(self) -> str:
+        return self._policy.name
+
+    @property
+    def period_s(self) -> float:
+        return self._policy.period_s
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
+
+    @property
+    def state(self) -> LoopState:
+        return self._state
+
+    @property
+    def command(self) -> Value:
+        """Where the knob stands, as far as is known."""
+        return self._state.command
+
+    @property
+    def last(self) -> Receipt | None:
+        """The newest receipt."""
+        return self._last
+
+    @property
+    def goal(self) -> Value:
+        return self._goal
+
+    @goal.setter
+    def goal(self, goal: Value) -> None:
+        if not is_usable(goal):
+            raise InvalidValue(f"the goal of loop {self.name!r} is a finite number, got {goal!r}")
+        self._goal = goal
+
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: Mode) -> None:
+        if mode not in MODES:
+            raise InvalidValue(f"the mode of loop {self.name!r} is one of {', '.join(MODES)}, got {mode!r}")
+        self._mode = mode
+
+    @property
+    def controller(self) -> Controller[Any]:
+        return self._policy.controller
+
+    @controller.setter
+    def controller(self, controller: Controller[Any]) -> None:
+        self._policy, self._state = rules.with_controller(self._policy, self._state, controller)
+
+    @property
+    def frozen(self) -> str | None:
+        """Why the knob is held, or None."""
+        return self._frozen or self._state.frozen
+
+    def freeze(self, reason: str = "frozen by hand") -> None:
+        """Hold the knob where it is until `unfreeze`; the loop goes on watching."""
+        self._frozen = reason
+
+    def unfreeze(self) -> None:
+        """Let the loop act again, after it was frozen by hand or by its guard."""
+        self._frozen = None
+        self._state = rules.unfreeze(self._state)
+
+    def step(
+        self,
+        time: float,
+        measurement: Value | None,
+        disturbances: tuple[float, ...] = (),
+        trouble: str | None = None,
+    ) -> Receipt:
+        """Decide one step from what was measured at `time`; giving the command to the knob is up to the caller."""
+        seen = Observation(time, self._goal, measurement, None, disturbances, self._mode, self._frozen, trouble)
+        self._state, self._last = rules.decide(self._policy, self._state, seen)
+        return self._last
+
+    def applied(self, value: Value) -> None:
+        """Tell the loop where its knob really stands (a limit, a manual move, a refused command)."""
+        if is_usable(value) and value != self._state.command:
+            self._state = replace(self._state, command=value)
+
+    def save(self) -> Any:
+        """All that the loop remembers, as plain data that JSON can carry."""
+        return rules.to_store(self._state)
+
+    def restore(self, saved: Any) -> None:
+        """Go on from what `save` returned: the next action is the one that would have come."""
+        self._state = rules.from_store(self._policy, saved, self._state.command)
+
+    def run(self, *, samples: int | None = None, clock: Any = None) -> None:
+        """Drive this loop alone, for so many samples or until interrupted."""
+        from flyball.loops.runner import run
+
+        run([self], samples=samples, clock=clock)

@@ -1,0 +1,260 @@
+"""One step of a loop as a pure function: what was observed goes in, what to do and why comes out.
+
+    state = start(policy, command)
+    state, receipt = decide(policy, state, observation)
+
+The live runner and the twin both run exactly this, so what a twin shows is what a loop will do. The order of
+one step: account for time (late, missed, out of order), let the controller propose, glide over a change of
+goal or gains, hold the limits, ask the guard, and only then, if the mode is `on` and nothing froze the loop,
+move the knob.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, get_args
+
+from flyball.control.controllers.common import as_tuple
+from flyball.control.limits import clamp_value
+from flyball.control.state import from_plain, to_plain
+from flyball.control.step import Action, Controller, Sample, Value, hold, is_usable
+from flyball.control.wrappers import transfer
+from flyball.control.wrappers.bumpless import Bumpless, BumplessState
+from flyball.control.wrappers.common import same_shape
+from flyball.control.wrappers.saturation import Saturation
+from flyball.errors import InvalidValue
+
+Mode: TypeAlias = Literal["advise", "shadow", "on"]
+MODES: tuple[str, ...] = get_args(Mode)
+
+FADE = 0.5
+"""Part of a bump that is left after each sample: after seven samples less than one per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a loop decides with. `limits` are the lowest and highest command the knob may ever be given."""
+
+    name: str
+    controller: Controller[Any]
+    period_s: float = 1.0
+    limits: tuple[Value, Value] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InvalidValue("a loop needs a name, got an empty one")
+        if not (math.isfinite(self.period_s) and self.period_s > 0):
+            raise InvalidValue(
+                f"the period of loop {self.name!r} is a positive number of seconds, got {self.period_s}"
+            )
+        if self.limits is not None:
+            try:
+                Saturation(self.controller, *self.limits)  # knows what limits must look like
+            except (InvalidValue, TypeError) as error:
+                raise InvalidValue(
+                    f"the limits of loop {self.name!r} are its lowest and its highest command, "
+                    f"got {self.limits} ({error})"
+                ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A bump being faded out; `pending` until it has been measured at the first usable sample."""
+
+    pending: bool
+    offset: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopState:
+    """All that a loop remembers between two steps; a value, so it can be stored and restored.
+
+    `time` and `setpoint` are those of the newest sample, `command` is the newest known value of the knob,
+    `acting` whether that sample could move it. `gap` is None in everyday operation.
+    """
+
+    controller: Any
+    command: Value
+    time: float | None = None
+    setpoint: Value | None = None
+    acting: bool = False
+    gap: Gap | None = None
+    frozen: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the world looked like at one instant.
+
+    `applied` None: the knob stands where it was last put. `trouble` says why there is no measurement.
+    """
+
+    time: float
+    setpoint: Value
+    measurement: Value | None
+    applied: Value | None = None
+    disturbances: tuple[float, ...] = ()
+    mode: Mode = "on"
+    frozen: str | None = None
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one step did, and why.
+
+    `proposed` is what the controller wants within the limits; `command` is what the actuator is to be given
+    now, None where the knob is left alone (mode, freeze, nothing measured). `missed` counts samples that were
+    due since the last one, this one included, and did not come.
+    """
+
+    loop: str
+    time: float
+    setpoint: Value
+    measurement: Value | None
+    applied: Value
+    proposed: Value | None
+    command: Value | None
+    mode: Mode
+    frozen: bool
+    saturated: int
+    missed: int
+    parts: Mapping[str, float]
+    reason: str
+
+
+def start(policy: Policy, command: Value) -> LoopState:
+    """The state of a loop whose knob stands at `command` right now."""
+    if not is_usable(command):
+        raise InvalidValue(f"loop {policy.name!r} starts at a finite command, got {command!r}")
+    if policy.limits is not None:
+        Saturation(policy.controller, *policy.limits).initial(command)  # do limits and knob fit together?
+    return LoopState(policy.controller.initial(command), command)
+
+
+def with_controller(policy: Policy, state: LoopState, controller: Controller[Any]) -> tuple[Policy, LoopState]:
+    """Swap the controller (new gains or another kind) while the loop runs; the knob does not jump."""
+    fresh = replace(state, controller=transfer(controller, state.command), gap=_fresh_gap(state.command))
+    return replace(policy, controller=controller), fresh
+
+
+def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopState, Receipt]:
+    """Run one step.
+
+    *Time.* A sample that is not newer than the last one is ignored. Samples that were due meanwhile are
+    counted as missed; the controller is told the real `dt`.
+
+    *Bumps.* When the goal, the controller or the mode has changed, what the controller now wants may lie far
+    from where the knob stands. The first command is then the knob's own value, and the gap fades by half with
+    every sample (see `Bumpless`), whatever the controller is and whether or not it has a memory.
+
+    *Limits.* Whatever a controller proposes is cut to the limits; what is not a finite number moves nothing.
+    """
+    missed = 1 if seen.measurement is None else 0
+    dt = policy.period_s
+    if not math.isfinite(seen.time) or (state.time is not None and seen.time <= state.time):
+        return state, _held(policy, state, seen, missed, f"the sample at {seen.time} s is not newer: ignored")
+    if state.time is not None:
+        dt = seen.time - state.time
+        missed += max(0, round(dt / policy.period_s) - 1)
+    applied = seen.applied
+    if applied is None or not is_usable(applied) or not same_shape(applied, state.command):
+        applied = state.command
+    frozen = seen.frozen or state.frozen
+    acting = frozen is None and seen.mode == "on"
+    setpoint = seen.setpoint if is_usable(seen.setpoint) else state.setpoint
+
+    gap = state.gap
+    if state.setpoint is not None and (setpoint != state.setpoint or (acting and not state.acting)):
+        gap = _fresh_gap(applied) if gap is None else Gap(True, gap.offset)
+    sample = Sample(seen.time, dt, seen.setpoint, seen.measurement, applied, seen.disturbances)
+    if not acting:
+        gap = None  # nothing is moved, so there is nothing to glide over; the next start measures its own gap
+    try:
+        if gap is None:
+            inner, action = policy.controller.step(state.controller, sample)
+        else:
+            inner, action, gap = _glide(policy, state.controller, gap, sample, applied)
+    except Exception as error:  # noqa: BLE001 – a foreign controller may break its promise; the knob must not
+        inner, action = state.controller, hold(f"the controller raised {type(error).__name__}: {error}: held")
+
+    proposed, saturated = action.command, action.saturated
+    reason = seen.trouble or frozen or action.reason
+    if proposed is None or not is_usable(proposed) or not same_shape(proposed, applied):
+        after = LoopState(inner, applied, seen.time, setpoint, acting, gap, state.frozen)
+        return after, _held(policy, after, seen, missed, reason or f"the controller asked for {proposed}: held")
+    if policy.limits is not None:
+        proposed, cut = clamp_value(proposed, *policy.limits)
+        saturated = cut or saturated
+    command = proposed if acting else None
+    position = applied if command is None else command
+    after = LoopState(inner, position, seen.time, setpoint, acting, gap, state.frozen)
+    receipt = Receipt(
+        policy.name,
+        seen.time,
+        seen.setpoint,
+        seen.measurement,
+        applied,
+        proposed,
+        command,
+        seen.mode,
+        frozen is not None,
+        saturated,
+        missed,
+        action.parts,
+        reason,
+    )
+    return after, receipt
+
+
+def freeze(state: LoopState, reason: str) -> LoopState:
+    """The knob stays where it is until `unfreeze`; the controller goes on watching."""
+    return replace(state, frozen=reason or "frozen")
+
+
+def unfreeze(state: LoopState) -> LoopState:
+    return replace(state, frozen=None)
+
+
+def to_store(state: LoopState) -> Any:
+    """The state as plain data that JSON can carry."""
+    return to_plain(state)
+
+
+def from_store(policy: Policy, data: Any, command: Value) -> LoopState:
+    """The stored state, ready to go on. Its clock is not: how long the program was away is no sample."""
+    return replace(from_plain(start(policy, command), data), time=None)
+
+
+def _glide(policy: Policy, inner: Any, gap: Gap, sample: Sample, applied: Value) -> tuple[Any, Action, Gap | None]:
+    fading = BumplessState(inner, applied if gap.pending else None, gap.offset)
+    fading, action = Bumpless(policy.controller, fade=FADE).step(fading, sample)
+    if action.command is None:
+        return fading.inner, action, gap
+    size = max(map(abs, as_tuple(action.command)))
+    faded = max(map(abs, fading.offset)) <= 1e-9 * max(1.0, size)
+    return fading.inner, action, None if faded else Gap(False, fading.offset)
+
+
+def _fresh_gap(command: Value) -> Gap:
+    return Gap(True, (0.0,) * len(as_tuple(command)))
+
+
+def _held(policy: Policy, state: LoopState, seen: Observation, missed: int, reason: str) -> Receipt:
+    return Receipt(
+        loop=policy.name,
+        time=seen.time,
+        setpoint=seen.setpoint,
+        measurement=seen.measurement,
+        applied=state.command,
+        proposed=None,
+        command=None,
+        mode=seen.mode,
+        frozen=(seen.frozen or state.frozen) is not None,
+        saturated=0,
+        missed=missed,
+        parts={},
+        reason=reason,
+    )

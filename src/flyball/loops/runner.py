@@ -1,0 +1,380 @@
+"""Drives many loops on one asyncio clock: the only file of this room that touches sensors and actuators.
+
+All loops of one period are served in one tick by one coroutine: a plain synchronous sensor and actuator cost
+two function calls, and ten thousand loops need no ten thousand tasks. Only a loop whose sensor or actuator is
+asynchronous, or was declared `blocking`, gets a task for the duration of a step. Whatever one loop's sensor or
+actuator does (raise, hang, return nonsense), the others keep their pace: the loop itself gets a step without a
+measurement and a receipt that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flyball.control.step import Value
+from flyball.errors import FlyballError, InvalidValue
+from flyball.loops.clock import Clock, WallClock
+from flyball.loops.loop import Loop
+from flyball.loops.policy import Receipt
+from flyball.loops.telemetry.memory import MemorySink
+from flyball.loops.telemetry.recorder import Recorder
+from flyball.loops.telemetry.sink import Sink
+from flyball.store.protocol import StateStore
+
+log = logging.getLogger("flyball.loops")
+
+_SLICE = 200  # loops served before other tasks get a turn: about 10 ms
+_ON_TIME = 1e-6  # share of a period by which a tick may be late and still count as on time
+_SLOW_CALL_S = 0.1  # a synchronous call that took longer is made in a thread from then on
+_PATIENCE = 10  # periods after which a coroutine that does not come back is cancelled
+
+
+@dataclass(slots=True)
+class _Driven:
+    """A loop and what the runner knows about its sensor and actuator."""
+
+    loop: Loop
+    in_thread: bool
+    awaits: bool
+    task: asyncio.Task[None] | None = None
+    started: float = 0.0
+    cancelled: bool = False
+
+
+@dataclass(slots=True, order=True)
+class _Group:
+    """The loops of one period; `ticks` counts from `origin`, so that rounding errors do not add up."""
+
+    due: float
+    period_s: float
+    origin: float = field(compare=False)
+    ticks: int = field(compare=False, default=0)
+    served: int = field(compare=False, default=0)
+    members: dict[str, _Driven] = field(compare=False, default_factory=dict)
+
+    def restart(self, now: float) -> None:
+        self.due = self.origin = now
+        self.ticks = self.served = 0
+
+    def schedule_next(self, now: float) -> None:
+        """The next tick that is not past; those in between are missed, and `decide` counts them."""
+        self.ticks = max(self.ticks + 1, math.ceil((now - self.origin) / self.period_s - _ON_TIME))
+        self.due = self.origin + self.ticks * self.period_s
+
+
+class Runner:
+    """Runs loops until stopped.
+
+    `telemetry` are the sinks for receipts (default: the newest in memory, see `receipts`). With a `store`,
+    loops go on from where they were when the program ended; their states are saved every `save_every_s` and
+    at the end. Where the program dies, knobs hold their last value: nothing is ever reset on the way out.
+    """
+
+    def __init__(
+        self,
+        loops: Iterable[Loop] = (),
+        *,
+        clock: Clock | None = None,
+        telemetry: Sequence[Sink] | None = None,
+        store: StateStore | None = None,
+        save_every_s: float = 10.0,
+    ) -> None:
+        self.clock: Clock = clock or WallClock()
+        self._memory = MemorySink()
+        self._recorder = Recorder([self._memory] if telemetry is None else telemetry, self.clock)
+        self._store = store
+        self._save_every_s = save_every_s
+        self._groups: dict[float, _Group] = {}
+        self._agenda: list[_Group] = []  # a heap: the group that is due next comes first
+        self._driven: dict[str, _Driven] = {}
+        self._saved: dict[str, Any] = {}
+        self._stopping = False
+        self._woken: asyncio.Event | None = None
+        for loop in loops:
+            self.add(loop)
+
+    @property
+    def loops(self) -> dict[str, Loop]:
+        return {name: driven.loop for name, driven in self._driven.items()}
+
+    @property
+    def dropped(self) -> int:
+        """Receipts that could not be written in time and were dropped."""
+        return self._recorder.dropped
+
+    def receipts(self, loop: str | None = None) -> list[Receipt]:
+        """The newest receipts where no other telemetry was asked for."""
+        return self._memory.receipts(loop)
+
+    def add(self, loop: Loop) -> None:
+        """Run this loop, too; also while running."""
+        if loop.name in self._driven:
+            raise InvalidValue(f"there is a loop {loop.name!r} already; give each loop a name of its own")
+        if self._store is not None and (saved := self._store.load(loop.name)) is not None:
+            self._restore(loop, saved)
+        awaits = inspect.iscoroutinefunction(loop.sensor) or inspect.iscoroutinefunction(loop.actuator)
+        driven = self._driven[loop.name] = _Driven(loop, loop.blocking, awaits)
+        group = self._groups.get(loop.period_s)
+        if group is None:
+            now = self.clock.now()
+            group = self._groups[loop.period_s] = _Group(now, loop.period_s, origin=now)
+            heapq.heappush(self._agenda, group)
+            self._wake()
+        group.members[loop.name] = driven
+
+    def remove(self, name: str) -> Loop:
+        """Stop running this loop; its knob stays where it is."""
+        if name not in self._driven:
+            raise InvalidValue(f"there is no loop {name!r}; there are: {', '.join(self._driven) or 'none'}")
+        driven = self._driven.pop(name)
+        self._groups[driven.loop.period_s].members.pop(name)
+        if driven.task is not None:
+            driven.task.cancel()
+        return driven.loop
+
+    def stop(self) -> None:
+        """End `run` after the tick under way."""
+        self._stopping = True
+        self._wake()
+
+    async def run(self, *, samples: int | None = None) -> None:
+        """Run until `stop`, until cancelled, or until every loop was served `samples` times."""
+        self._stopping = False
+        self._woken = asyncio.Event()
+        for group in self._groups.values():
+            group.restart(self.clock.now())
+        self._agenda = list(self._groups.values())
+        heapq.heapify(self._agenda)
+        saver = asyncio.create_task(self._save_now_and_then()) if self._store is not None else None
+        try:
+            while self._agenda and not self._stopping:
+                group = self._agenda[0]
+                if samples is not None and group.served >= samples:
+                    heapq.heappop(self._agenda)
+                elif await self._reached(group.due):
+                    group = heapq.heappop(self._agenda)
+                    await self._tick(group)
+                    heapq.heappush(self._agenda, group)
+        finally:
+            self._woken = None
+            if saver is not None:
+                saver.cancel()
+            await self._finish_steps()
+            await self._recorder.finish()
+            if self._store is not None:
+                await self.clock.call_blocking(self._save, self.loops)
+
+    async def _reached(self, due: float) -> bool:
+        """Wait until `due`; False where something else woke us before."""
+        assert self._woken is not None  # set for as long as `run` runs
+        if self.clock.now() >= due:
+            return True
+        sleeper = asyncio.ensure_future(self.clock.sleep_until(due))
+        waker = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait({sleeper, waker}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            sleeper.cancel()
+            waker.cancel()
+        self._woken.clear()
+        return self.clock.now() >= due
+
+    def _wake(self) -> None:
+        if self._woken is not None:
+            self._woken.set()
+
+    async def _tick(self, group: _Group) -> None:
+        members = list(group.members.values())
+        due = group.due
+        group.schedule_next(self.clock.now())
+        group.served += 1
+        for first in range(0, len(members), _SLICE):
+            now = self.clock.now()
+            time = due if now - due <= _ON_TIME * group.period_s else now
+            receipts: list[Receipt] = []
+            for driven in members[first : first + _SLICE]:
+                receipt = self._serve(driven, time)
+                if receipt is not None:
+                    receipts.append(receipt)
+            self._recorder.put(receipts)
+            await asyncio.sleep(0)
+
+    def _serve(self, driven: _Driven, time: float) -> Receipt | None:
+        """One step of one loop; None where it goes on in a task of its own."""
+        if driven.task is not None:
+            if not driven.task.done():
+                return self._without_measurement(driven, time)
+            driven.task = None
+        loop = driven.loop
+        if driven.awaits or driven.in_thread:
+            driven.task = asyncio.create_task(self._serve_beside(driven, time))
+            driven.started, driven.cancelled = time, False
+            return None
+        began = self.clock.now()
+        trouble = None
+        reading: Any = None
+        try:
+            reading = loop.sensor()
+            if type(reading) is not float:
+                if inspect.isawaitable(reading):
+                    driven.awaits = True
+                    driven.task = asyncio.create_task(self._serve_beside(driven, time, reading))
+                    driven.started, driven.cancelled = time, False
+                    return None
+                reading = _number(reading)
+        except Exception as error:  # noqa: BLE001 – a sensor may raise anything; only its own loop goes without
+            reading, trouble = None, _raised("sensor", error)
+        receipt = loop.step(time, reading, _disturbances(loop), trouble)
+        if receipt.command is not None:
+            try:
+                answer = loop.actuator(receipt.command)
+                if answer is not None:
+                    if inspect.isawaitable(answer):
+                        driven.awaits = True
+                        driven.task = asyncio.create_task(self._settle_beside(loop, receipt, answer))
+                        driven.started, driven.cancelled = time, False
+                        return None
+                    receipt = _settle(loop, receipt, answer)
+            except Exception as error:  # noqa: BLE001 – an actuator may raise anything
+                receipt = _refused(loop, receipt, error)
+        if self.clock.now() - began > _SLOW_CALL_S:
+            driven.in_thread = True
+            log.warning("loop %s waits %.2g s in a call; called in a thread from now on", loop.name, _SLOW_CALL_S)
+        return receipt
+
+    def _without_measurement(self, driven: _Driven, time: float) -> Receipt:
+        """The step of a loop whose sensor or actuator has not come back from an earlier one."""
+        waits = time - driven.started
+        overdue = waits >= _PATIENCE * driven.loop.period_s
+        if overdue and not driven.in_thread and not driven.cancelled:
+            assert driven.task is not None
+            driven.cancelled = driven.task.cancel()
+        return driven.loop.step(time, None, (), f"the sensor or actuator has not answered for {waits:g} s")
+
+    async def _serve_beside(self, driven: _Driven, time: float, reading: Awaitable[Any] | None = None) -> None:
+        loop, trouble, measured = driven.loop, None, None
+        try:
+            answer = reading if reading is not None else await self._call(driven, loop.sensor)
+            measured = _number(await answer if inspect.isawaitable(answer) else answer)
+        except Exception as error:  # noqa: BLE001 – a sensor may raise anything; only its own loop goes without
+            trouble = _raised("sensor", error)
+        now = self.clock.now()
+        on_time = now - time <= _ON_TIME * loop.period_s
+        receipt = loop.step(time if on_time else now, measured, _disturbances(loop), trouble)
+        if receipt.command is not None:
+            await self._settle_beside(loop, receipt, self._call(driven, loop.actuator, receipt.command))
+        else:
+            self._recorder.put([receipt])
+
+    async def _settle_beside(self, loop: Loop, receipt: Receipt, answer: Awaitable[Any]) -> None:
+        try:
+            result = await answer
+            receipt = _settle(loop, receipt, await result if inspect.isawaitable(result) else result)
+        except Exception as error:  # noqa: BLE001 – an actuator may raise anything
+            receipt = _refused(loop, receipt, error)
+        self._recorder.put([receipt])
+
+    async def _call(self, driven: _Driven, function: Callable[..., Any], *arguments: Any) -> Any:
+        if driven.in_thread and not inspect.iscoroutinefunction(function):
+            return await self.clock.call_blocking(function, *arguments)
+        return function(*arguments)
+
+    async def _finish_steps(self) -> None:
+        """Steps under way get one more period, then they are cancelled."""
+        tasks = {d.task: d.loop.period_s for d in self._driven.values() if d.task is not None}
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=max(tasks.values()))
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1.0)
+
+    async def _save_now_and_then(self) -> None:
+        while True:
+            await self.clock.sleep_until(self.clock.now() + self._save_every_s)
+            await self.clock.call_blocking(self._save, self.loops)
+
+    def _save(self, loops: dict[str, Loop]) -> None:
+        """Write the states that changed. A store that fails is reported; the loops go on."""
+        assert self._store is not None
+        try:
+            for name, loop in loops.items():
+                state = loop.save()
+                if self._saved.get(name) != state:
+                    self._store.save(name, state)
+                    self._saved[name] = state
+        except Exception as error:  # noqa: BLE001 – whatever the store raises, loops do not depend on it
+            log.warning("loop states cannot be saved: %s: %s", type(error).__name__, error)
+
+    def _restore(self, loop: Loop, saved: Any) -> None:
+        try:
+            loop.restore(saved)
+        except FlyballError as error:  # another controller than the one that was saved
+            log.warning("loop %s starts afresh: %s", loop.name, error)
+
+
+def run(
+    loops: Iterable[Loop], *, samples: int | None = None, clock: Clock | None = None, **options: Any
+) -> Runner:
+    """Run loops from a program that is not asynchronous, and return the runner for its receipts.
+
+    Ends after so many samples of each loop, or on Ctrl-C. `options` are those of :class:`Runner`.
+    """
+    runner = Runner(loops, clock=clock, **options)
+    drive: Callable[[Coroutine[Any, Any, None]], None] = getattr(clock, "run", asyncio.run)
+    try:
+        drive(runner.run(samples=samples))
+    except KeyboardInterrupt:
+        log.info("stopped by hand; the knobs keep their values")
+    return runner
+
+
+def _number(reading: Any) -> Value | None:
+    """A sensor's answer as a number or a tuple of numbers."""
+    if reading is None or isinstance(reading, float):
+        return reading
+    if isinstance(reading, str | bytes):
+        raise TypeError(f"{reading!r} is not a number")
+    if hasattr(reading, "__len__"):
+        return tuple(float(part) for part in reading)
+    return float(reading)
+
+
+def _disturbances(loop: Loop) -> tuple[float, ...]:
+    if loop.disturbances is None:
+        return ()
+    try:
+        return tuple(map(float, loop.disturbances()))
+    except Exception as error:  # noqa: BLE001 – feed-forward is a help, not a condition
+        log.debug("loop %s: disturbances: %s", loop.name, error)
+        return ()
+
+
+def _settle(loop: Loop, receipt: Receipt, answer: Any) -> Receipt:
+    """Take note of what the actuator says it applied."""
+    if answer is None:
+        return receipt
+    if isinstance(answer, bool):
+        raise TypeError(f"it returned {answer}, not the applied value (or None)")
+    value = _number(answer)
+    assert value is not None
+    loop.applied(value)
+    return receipt
+
+
+def _refused(loop: Loop, receipt: Receipt, error: Exception) -> Receipt:
+    """The actuator failed: as far as anybody knows, the knob stands where it stood."""
+    loop.applied(receipt.applied)
+    return replace(receipt, command=None, reason=f"{_raised('actuator', error)}: the knob stays")
+
+
+def _raised(what: str, error: Exception) -> str:
+    return f"the {what} raised {type(error).__name__}: {error}"

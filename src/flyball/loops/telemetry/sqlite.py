@@ -1,0 +1,54 @@
+"""Receipts in a SQLite table, for looking back after a restart."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from flyball.errors import InvalidValue
+from flyball.loops.policy import Receipt
+from flyball.loops.telemetry.sink import Row, rows
+
+_COLUMNS = ", ".join(f'"{name}"' for name in Row._fields)
+_INSERT = f"INSERT INTO receipts ({_COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"
+
+
+class SqliteSink:
+    """Keeps the newest `max_rows` rows of the table `receipts`.
+
+    The rowid numbers rows in the order of writing, so "the newest" is a comparison with the largest id: the
+    oldest rows go in the same transaction that brings the new ones, and the file stops growing.
+    """
+
+    waits_for_disk: ClassVar[bool] = True
+
+    def __init__(self, path: Path | str, max_rows: int = 1_000_000) -> None:
+        if max_rows < 1:
+            raise InvalidValue(f"max_rows is a number of rows from 1, got {max_rows}")
+        self._max_rows = max_rows
+        self.dropped = 0
+        # The runner writes from one thread at a time, but not always from the one that opened the file.
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        self._connection.execute(
+            f"CREATE TABLE IF NOT EXISTS receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, {_COLUMNS})"
+        )
+
+    def write(self, receipts: Sequence[Receipt]) -> None:
+        flat = [row for receipt in receipts for row in rows(receipt)]
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(_INSERT, flat)
+            gone = self._connection.execute(
+                "DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (self._max_rows,)
+            )
+            self.dropped += gone.rowcount
+
+    def flush(self) -> None:
+        """Nothing is held back: every write is committed."""
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,6 @@
+"""The same loops in virtual time, on simulated plants: try a controller before it touches anything real.
+
+engine      runs loops/policy.py on SimPy's clock
+plants      what is controlled: a protocol, and the linear plant
+workload    seeded arrivals: Poisson, normal, steps, bursts, traces
+"""
