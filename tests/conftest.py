@@ -6,8 +6,15 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from flyball.servers.rabbitmq import RabbitMqNode, installed
+
+# Tests say nothing about time: a loaded machine must not fail them. A failure prints what repeats it.
+settings.register_profile(
+    "flyball", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, derandomize=False
+)
+settings.load_profile("flyball")
 
 
 @pytest.fixture(scope="session")
