@@ -1,0 +1,103 @@
+"""Ordinary least squares for models that are linear in their coefficients, with the covariance of the result.
+
+For a target z and regressors x₁ … xₚ (and, with offset, a constant) the coefficients solve the normal equations
+(XᵀX)·θ = Xᵀz. Forming XᵀX takes one pass over the data and is several times faster than a decomposition of X,
+but squares the condition number. Two things keep it accurate: columns are centred (which also takes the offset
+out of the equations) and scaled to unit length, so that only true collinearity is left; and where that is still
+severe, the same scaled columns go through a singular value decomposition instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flyball.control.models import Array
+
+# Correlation matrices worse than this lose more than half of the 16 digits: decompose instead.
+_WORST_CONDITION = 1e8
+# Directions of the data weaker than this share of the strongest are rounding errors, not information.
+_RANK_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """Coefficients (the offset last, where there is one) and how well they are known."""
+
+    coefficients: Array
+    covariance: Array
+    squared_error: float
+    samples: int
+    condition: float
+    """Of the correlation matrix of the regressors; infinite where some cannot be told apart."""
+
+    @property
+    def degrees_of_freedom(self) -> int:
+        return self.samples - self.coefficients.size
+
+    @property
+    def noise_variance(self) -> float:
+        return self.squared_error / max(1, self.degrees_of_freedom)
+
+
+def solve(columns: Sequence[Array], target: Array, *, offset: bool) -> Solution:
+    """Fit target ≈ Σ θᵢ·columnᵢ (+ offset).
+
+    >>> x = np.array([1.0, 2.0, 3.0, 4.0])
+    >>> fit = solve([x], 2.0 * x + 5.0, offset=True)
+    >>> fit.coefficients.round(6).tolist()
+    [2.0, 5.0]
+    """
+    count, samples = len(columns), target.size
+    stacked = np.empty((count + 1, samples))
+    means = np.zeros(count + 1)
+    for i, column in enumerate((*columns, target)):
+        if offset:
+            means[i] = column.mean()
+        np.subtract(column, means[i], out=stacked[i])
+    gram = stacked @ stacked.T
+    scale = np.sqrt(np.diagonal(gram)[:count])
+    scale = np.where(scale > 0.0, scale, 1.0)
+    correlation = gram[:count, :count] / np.outer(scale, scale)
+    eigenvalues, vectors = np.linalg.eigh(correlation)
+    weakest, strongest = float(eigenvalues[0]), float(eigenvalues[-1])
+    if weakest > strongest / _WORST_CONDITION:
+        condition = strongest / weakest
+        scaled = np.linalg.solve(correlation, gram[:count, count] / scale)
+        inverse = (vectors / eigenvalues) @ vectors.T
+    else:
+        left = stacked[:count] / scale[:, None]
+        scaled, _, rank, singular = np.linalg.lstsq(left.T, stacked[count], rcond=_RANK_TOLERANCE**0.5)
+        condition = float((singular[0] / singular[-1]) ** 2) if rank == count else float("inf")
+        # A direction without information has an unbounded variance; the floor keeps it finite and huge.
+        floored = np.maximum(eigenvalues, strongest * _RANK_TOLERANCE)
+        inverse = (vectors / floored) @ vectors.T
+    theta = scaled / scale
+    residual = stacked[count] - theta @ stacked[:count]
+    squared_error = float(residual @ residual)
+    parameters = count + int(offset)
+    variance = squared_error / max(1, samples - parameters)
+    covariance = variance * inverse / np.outer(scale, scale)
+    if offset:
+        # c = z̄ − θ·x̄ and the mean z̄ is independent of θ, hence var(c) = σ²/n + x̄ᵀ·cov(θ)·x̄, cov(θ, c) = −cov(θ)·x̄.
+        x_mean = means[:count]
+        with_offset = -covariance @ x_mean
+        corner = variance / samples + float(x_mean @ covariance @ x_mean)
+        covariance = np.block([[covariance, with_offset[:, None]], [with_offset[None, :], np.array([[corner]])]])
+        theta = np.append(theta, means[count] - float(theta @ x_mean))
+    return Solution(theta, covariance, squared_error, samples, condition)
+
+
+def squared_error_of(gram: Array) -> float:
+    """Σ(z − X·θ)² of the best θ, from the Gram matrix of (x₁ … xₚ, z) alone, the target last.
+
+    Meant for comparing candidate models. It cannot see errors below rounding of Σz², hence the floor.
+    """
+    scale = np.sqrt(np.diagonal(gram))
+    scale = np.where(scale > 0.0, scale, 1.0)
+    unit = gram / np.outer(scale, scale)
+    scaled = np.linalg.lstsq(unit[:-1, :-1], unit[:-1, -1], rcond=_RANK_TOLERANCE)[0]
+    explained = float(scaled @ unit[:-1, -1])
+    return max(1.0 - explained, 1e-13) * float(gram[-1, -1])
