@@ -17,6 +17,14 @@ from flyball.errors import FlyballError
 
 # name → (module in this room, one line of help), in the order in which a newcomer needs them
 COMMANDS: dict[str, tuple[str, str]] = {
+    "identify": ("identify", "Recording of input and output → model, with the evidence for it."),
+    "simulate": ("simulate", "Run a controller on a plant in the twin and print how it does."),
+    "config": ("config", "What a file of loops may hold, and whether yours is right."),
+    "lab": ("lab", "Run experiments and write a report with plots."),
+    "publish": ("publish", "Publish a file, standard input or generated load, with rate and latency figures."),
+    "consume": ("consume", "Take messages from a queue or a group, with rate and latency figures."),
+    "queues": ("queues", "List a broker's queues and logs."),
+    "doctor": ("doctor", "Say what is installed, what is missing for which feature, and how to add it."),
     "bench": ("bench", "Run benchmarks and print our figures beside the peers'."),
 }
 

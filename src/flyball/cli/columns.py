@@ -1,0 +1,130 @@
+"""Reads number columns from a user's file: CSV, TSV or blank-separated text with a header line, or Parquet.
+
+Every complaint names the file, the line and column where there is one, the offending value, and the remedy.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from flyball.errors import InvalidValue, require
+
+_SEPARATORS = (",", ";", "\t", "|")
+
+
+def read_columns(path: Path, names: Sequence[str]) -> list[list[float]]:
+    """The named columns of a file, as finite numbers, in the order of `names`."""
+    if not path.exists():
+        raise InvalidValue(f"there is no file {str(path)!r}; give the path of a recording")
+    if path.is_dir():
+        raise InvalidValue(f"{str(path)!r} is a folder; give the path of a file with a recording")
+    try:
+        return _read_parquet(path, names) if path.suffix == ".parquet" else _read_text(path, names)
+    except UnicodeDecodeError as error:
+        raise InvalidValue(
+            f"{path}: byte {error.object[error.start]:#04x} at position {error.start} is not UTF-8 text; "
+            "save the recording as a UTF-8 text file"
+        ) from None
+    except OSError as error:
+        raise InvalidValue(f"{path} cannot be read ({error.strerror or error}); check its permissions") from None
+
+
+def _read_text(path: Path, names: Sequence[str]) -> list[list[float]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        lines = _split(file.read().splitlines())
+        number, header = next(lines, (0, []))
+        if not header:
+            raise InvalidValue(f"{path} is empty; it needs a header line with column names and a row a sample")
+        places = _places(path, header, names, line=number)
+        columns: list[list[float]] = [[] for _ in names]
+        for number, row in lines:
+            if len(row) != len(header):
+                raise InvalidValue(
+                    f"{path}, line {number}: {len(row)} values under {len(header)} column names; "
+                    "repair or remove that line"
+                )
+            for column, name, place in zip(columns, names, places, strict=True):
+                column.append(_number(row[place], f"{path}, line {number}, column {name!r}"))
+    if not columns[0]:
+        raise InvalidValue(f"{path} has a header but no rows; record some samples")
+    return columns
+
+
+def _split(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Non-blank lines with their numbers, split by the separator that the first of them uses."""
+    first = next((line for line in lines if line.strip()), "")
+    separator = max(_SEPARATORS, key=first.count)
+    if first.count(separator) == 0 and len(first.split()) > 1 and '"' not in first:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, line.split()
+        return
+    reader = csv.reader(lines, delimiter=separator)
+    for row in reader:
+        if any(cell.strip() for cell in row):
+            yield reader.line_num, [cell.strip() for cell in row]
+
+
+def _places(path: Path, header: list[str], names: Sequence[str], *, line: int | None) -> list[int]:
+    where = f"{path}" if line is None else f"{path}, line {line}"
+    for name in names:
+        if header.count(name) > 1:
+            raise InvalidValue(f"{where}: {header.count(name)} columns are called {name!r}; rename all but one")
+        if name not in header:
+            if all(_is_number(cell) for cell in header):
+                raise InvalidValue(
+                    f"{where}: there is no column {name!r}, for the first line holds numbers "
+                    f"({', '.join(header)}); add a header line with column names"
+                )
+            raise InvalidValue(f"{where}: there is no column {name!r}; there are: {', '.join(header)}")
+    return [header.index(name) for name in names]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(cell: str, where: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        if not cell:
+            raise InvalidValue(f"{where}: the value is missing; fill it in or remove that line") from None
+        hint = "; write it with a decimal point" if _is_number(cell.replace(",", ".", 1)) else ""
+        raise InvalidValue(
+            f"{where}: {cell!r} is not a number{hint or '; correct it or remove that line'}"
+        ) from None
+    if not math.isfinite(value):
+        raise InvalidValue(f"{where}: {cell!r} is not a finite number; correct it or remove that line")
+    return value
+
+
+def _read_parquet(path: Path, names: Sequence[str]) -> list[list[float]]:
+    parquet: Any = require("pyarrow.parquet", "lab")
+    errors: Any = require("pyarrow", "lab").lib.ArrowException
+    try:
+        file = parquet.ParquetFile(path)
+        _places(path, list(file.schema_arrow.names), names, line=None)
+        table = file.read(columns=list(names))
+    except errors as error:
+        raise InvalidValue(f"{path} is not a Parquet file that can be read ({error}); write it again") from None
+    if table.num_rows == 0:
+        raise InvalidValue(f"{path} has no rows; record some samples")
+    columns: list[list[float]] = []
+    for name in names:
+        values = table.column(name).to_pylist()
+        columns.append(
+            [
+                _number("" if value is None else str(value), f"{path}, row {row}, column {name!r}")
+                for row, value in enumerate(values, start=1)
+            ]
+        )
+    return columns

@@ -1,0 +1,182 @@
+"""flyball identify: a recording of input and output → a model, with the evidence for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flyball.cli.output import JsonOption, note, print_json, table
+from flyball.cli.plot import PlotOption, check_plot_path
+from flyball.errors import InvalidValue
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from flyball.control.identify import Fit
+    from flyball.control.residuals import Score
+
+
+def command(
+    file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file: a header, then a row a sample.")],
+    input_column: Annotated[str, typer.Option("--input", metavar="COL", help="Column of the knob, u.")],
+    output_column: Annotated[str, typer.Option("--output", metavar="COL", help="Column of the sensor, y.")],
+    delay: Annotated[str, typer.Option(metavar="N|auto", help="Input delay D in samples.")] = "auto",
+    align: Annotated[
+        str,
+        typer.Option(
+            metavar="same|next|auto", help="A row's output belongs to the same or the previous row's input."
+        ),
+    ] = "auto",
+    offset: Annotated[bool, typer.Option("--offset/--no-offset", help="Estimate the offset c, or take 0.")] = True,
+    test: Annotated[Path | None, typer.Option(metavar="FILE", help="Recording to test the model on.")] = None,
+    plot: PlotOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Fit y(k+1) = a·y(k) + b·u(k−D) + c to a recording and say how far to trust it."""
+    samples = _delay(delay)
+    alignment = _align(align)
+    check_plot_path(plot)
+    from flyball.cli.columns import read_columns
+    from flyball.control.identify import identify
+
+    columns = (input_column, output_column)
+    u, y = read_columns(file, columns)
+    try:
+        fit = identify(u, y, delay=samples, align=alignment, offset=offset)
+    except InvalidValue as error:
+        named = str(error).replace("the input is", f"the input {input_column!r} is", 1)
+        named = named.replace("the output is", f"the output {output_column!r} is", 1)
+        raise InvalidValue(f"{file}: {named}") from None
+    tested = None
+    if test is not None:
+        try:
+            tested = fit.evaluate(*read_columns(test, columns))
+        except InvalidValue as error:
+            named = str(error)
+            raise InvalidValue(named if named.startswith(str(test)) else f"{test}: {named}") from None
+    if plot is not None:
+        _draw(fit, u, y, columns, plot)
+        note(f"picture saved in {plot}")
+    if json:
+        print_json(_document(fit, tested))
+        return
+    _show(fit, tested, len(u))
+
+
+def _delay(text: str) -> Any:
+    if text == "auto":
+        return text
+    if not text.isdecimal():
+        raise InvalidValue(f"--delay takes a number of samples from 0, or auto, got {text!r}")
+    return int(text)
+
+
+def _align(text: str) -> Any:
+    if text not in ("same", "next", "auto"):
+        raise InvalidValue(f"--align takes same, next or auto, got {text!r}")
+    return text
+
+
+def _document(fit: Fit, tested: Score | None) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "a": fit.model.a[0],
+        "b": fit.model.b[0],
+        "c": fit.model.offset,
+        "delay": fit.model.delay,
+        "r2": fit.r2,
+        "rmse": fit.rmse,
+        "r2_free_run": fit.r2_free_run,
+        "linear_range": list(fit.linear_range),
+        "confidence": dict(fit.confidence),
+        "residuals_white": fit.residuals_white,
+        "warnings": list(fit.warnings),
+        "align": fit.align,
+        "samples": fit.score.samples,
+        "confidence_level": fit.confidence_level,
+        "whiteness_p": fit.whiteness.p_value,
+        "stable": fit.model.is_stable,
+    }
+    if tested is not None:
+        document["test"] = {
+            "r2": tested.r2,
+            "rmse": tested.rmse,
+            "r2_free_run": tested.r2_free_run,
+            "samples": tested.samples,
+        }
+    return document
+
+
+def _show(fit: Fit, tested: Score | None, recorded: int) -> None:
+    model = fit.model
+    lag = "" if model.delay == 0 else f"−{model.delay}"
+    offset = f" {'+' if model.offset >= 0 else '−'} {abs(model.offset):.4g}" if fit.offset else ""
+    typer.echo(
+        f"y(k+1) = {model.a[0]:.4g}·y(k) + {model.b[0]:.4g}·u(k{lag}){offset}    ({fit.align}-row alignment)\n"
+    )
+    values = {"a": model.a[0], "b": model.b[0], "c": model.offset}
+    level = f"{100 * fit.confidence_level:g} %"
+    typer.echo(
+        table(
+            [(name, values[name], low, high) for name, (low, high) in fit.confidence.items()],
+            header=("", "estimate", f"{level} from", "to"),
+        )
+    )
+    low, high = fit.linear_range
+    typer.echo("")
+    rows: list[tuple[str, object]] = [
+        ("delay (samples)", model.delay),
+        ("steady-state gain", model.gain),
+        ("linear for inputs", f"{low:g} to {high:g}"),
+        ("rows used", f"{fit.score.samples} of {recorded}"),
+        ("R², one step ahead", fit.r2),
+        ("R², free run", fit.r2_free_run),
+        ("RMSE", fit.rmse),
+        ("residuals white", fit.residuals_white),
+    ]
+    if tested is not None:
+        rows += [
+            ("test: R², one step ahead", tested.r2),
+            ("test: R², free run", tested.r2_free_run),
+            ("test: RMSE", tested.rmse),
+            ("test: rows used", tested.samples),
+        ]
+    typer.echo(table(rows))
+    for warning in fit.warnings:
+        note(f"warning: {warning}")
+
+
+def _draw(fit: Fit, u: npt.ArrayLike, y: npt.ArrayLike, names: tuple[str, str], path: Path) -> None:
+    """Above: measured and predicted over time. Below: output over input, the linear range shaded."""
+    import numpy as np
+
+    from flyball.cli.plot import FREE_RUN, MEASURED, ONE_STEP, SHADE, new_figure, save_figure
+    from flyball.control.identify import predict
+
+    shown = slice(0, 5000)  # more points than a picture has pixels would only make the file large
+    inputs, outputs = np.asarray(u, dtype=float)[shown], np.asarray(y, dtype=float)[shown]
+    rows, one_step, free = predict(fit, inputs, outputs)
+    figure, (over_time, over_input) = new_figure(2)
+    over_time.plot(outputs, ".", color=MEASURED, markersize=4, label="measured")
+    over_time.plot(rows, one_step, color=ONE_STEP, linewidth=1.2, label=f"one step ahead, R² {fit.r2:.3f}")
+    over_time.plot(rows, free, color=FREE_RUN, linewidth=1.2, label=f"free run, R² {fit.r2_free_run:.3f}")
+    spread = max(float(np.ptp(outputs)), 1e-300)
+    over_time.set_ylim(float(outputs.min()) - 0.15 * spread, float(outputs.max()) + 0.15 * spread)
+    over_time.set_xlabel("sample")
+    over_time.set_ylabel(names[1])
+    over_time.legend(fontsize=8)
+    model, (low, high) = fit.model, fit.linear_range
+    over_input.axvspan(low, high, color=SHADE, alpha=0.12, label=f"linear range {low:g} to {high:g}")
+    lag = model.delay + (fit.align == "next")
+    over_input.plot(
+        inputs[: inputs.size - lag], outputs[lag:], ".", color=MEASURED, markersize=4, label="measured"
+    )
+    if model.is_stable:
+        ends = np.array([low, high])
+        steady = model.gain * ends + model.offset / (1.0 - sum(model.a))
+        over_input.plot(ends, steady, color=FREE_RUN, linewidth=1.2, label=f"steady state, gain {model.gain:.4g}")
+    over_input.set_xlabel(names[0])
+    over_input.set_ylabel(names[1])
+    over_input.legend(fontsize=8)
+    save_figure(figure, path)
