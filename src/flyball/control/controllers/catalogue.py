@@ -31,6 +31,7 @@ _CLASSES: dict[str, str] = {
     "pi": "pi:Pi",
     "pid": "pid:Pid",
     "pi_ff": "pi_ff:PiFf",
+    "state_feedback": "state_feedback:StateFeedback",
     "gain_scheduled": "gain_scheduled:GainScheduled",
     "aimd": "aimd:Aimd",
     "proportional_rule": "proportional_rule:ProportionalRule",
