@@ -43,6 +43,8 @@ __all__ = [
 
 # scheme → adapter file in this room; each has `async def connect(url: BrokerUrl) -> Broker`
 ADAPTERS: dict[str, str] = {
+    "amqp": "rabbitmq",
+    "amqps": "rabbitmq",
     "memory": "memory",
 }
 

@@ -262,8 +262,8 @@ class BrokerContract:
             second = await broker.receiver(channel)
             again = await self.collect(second, 19)
             assert sorted(ids(again)) == sorted(set(ids(sent)) - set(ids(done)))
-            for delivery in again:
-                assert delivery.redelivered == (delivery.message.id in ids(got))
+            for delivery in again:  # "may have been seen": a broker that prefetches marks more than was handed out
+                assert delivery.redelivered or delivery.message.id not in ids(got)
             await second.close()
             await broker.delete(channel)
 

@@ -1,0 +1,362 @@
+"""Receives from a RabbitMQ queue; the window is ours, the broker's prefetch only follows it in coarse steps.
+
+RabbitMQ fixes a consumer's prefetch when the consumer begins (`basic.qos` changes nothing for one that runs, and
+`global` is refused by quorum queues). So the window is kept here: what the broker sent beyond it is *parked*,
+unacknowledged and untouched, and handed out oldest first as the window allows. Since nothing parked was ever
+processed, a crash repeats no work. Parked messages are lost to other consumers, so
+
+* a consumer begins with exactly the window as its prefetch: nobody parks who never changes the window;
+* a wider window begins a new consumer with a prefetch of the next coarse step, after which small changes are free;
+* what is parked goes back when nobody asks for it, or when another consumer of the queue has nothing to do.
+
+A new consumer must not disturb the order: messages on their way while a consumer is cancelled are refused by the
+client library and come back late. Acknowledgements are therefore held back until the old consumer has used up its
+prefetch (then nothing can be on its way), the consumer is exchanged, and then they are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pika.exceptions import AMQPError
+
+from flyball.brokers.dedup import FinishedIds
+from flyball.brokers.port import BrokerError, Delivery, NoSuchChannel
+from flyball.brokers.rabbitmq_connection import Link, OpenChannel, channel_error
+from flyball.brokers.rabbitmq_message import APP_ID, from_wire
+from flyball.brokers.receiver import BaseReceiver
+from flyball.errors import FlyballError
+
+_IDLE_S = 1.0  # parked messages that nobody took for so long go back
+_QUIET_S = 0.05  # the longest to wait for an old consumer to use up its prefetch (an empty queue never fills it)
+_MOST = 65_535  # AMQP's prefetch has 16 bits
+
+
+def coarse_prefetch(window: int) -> int:
+    """The smallest of 32, 128, 512 … that leaves a quarter of the window to grow.
+
+    >>> [coarse_prefetch(window) for window in (1, 25, 26, 100, 103, 60_000)]
+    [32, 32, 128, 128, 512, 65535]
+    """
+    step = 32
+    while step < window + window // 4:
+        step *= 4
+    return min(step, _MOST)
+
+
+def wanted_prefetch(window: int, current: int) -> int:
+    """The prefetch the consumer should have; `current` 0: there is no consumer yet.
+
+    >>> wanted_prefetch(10, current=0), wanted_prefetch(12, current=10), wanted_prefetch(9, current=32)
+    (10, 32, 32)
+    >>> wanted_prefetch(20, current=2048)  # far too many would be parked
+    32
+    """
+    if current == 0:
+        return min(window, _MOST)
+    coarse = coarse_prefetch(window)
+    if window > current or coarse * 16 <= current:
+        return coarse
+    return current
+
+
+class RabbitReceiver(BaseReceiver):
+    """See `port.Receiver`. `look` tells (messages ready, consumers) of the queue."""
+
+    def __init__(
+        self,
+        link: Link,
+        queue: str,
+        window: int,
+        *,
+        pattern: bool,
+        shown: str,
+        look: Callable[[str], Awaitable[tuple[int, int]]],
+        finished: FinishedIds | None,
+        forget_me: Callable[[RabbitReceiver], None],
+    ) -> None:
+        super().__init__(window)
+        self._link = link
+        self.queue = queue
+        self._pattern = pattern
+        self._shown = shown
+        self._look = look
+        self._finished = finished
+        self._forget_me = forget_me
+        self._channel: OpenChannel | None = None
+        self._consumer = ""
+        self._prefetch = 0
+        self._parked: deque[Delivery] = deque()
+        self._foreign: set[int] = set()  # tags of messages whose ids we did not give
+        self._base = 0  # tags of this channel begin after it: they must not be taken for those of a lost one
+        self._last_tag = 0
+        self._held: list[Delivery] | None = None
+        self._counts = False  # the queue counts deliveries (quorum), so giving back is not free
+        self._taken_s = time.monotonic()
+        self._failure: FlyballError | None = None
+        self._change: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def parked(self) -> int:
+        return len(self._parked)
+
+    async def open(self) -> None:
+        await self._connect()
+        self._link.on_lost.append(self._lost)
+        self._link.waiting += 1
+        self._keeper = asyncio.create_task(self._keep())
+
+    # --- what BaseReceiver asks for ---------------------------------------------------------------------------
+
+    async def _take(self, limit: int) -> Sequence[Delivery]:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._start_change(self._reconnect)
+            raise failure
+        if not self._consumer and self._channel is not None:
+            self._start_change(self._exchange_consumer)
+        parked = self._parked
+        if not parked:
+            return ()
+        self._taken_s = now_s = time.monotonic()
+        taken: list[Delivery] = []
+        finished = self._finished
+        if finished is None or not len(finished):
+            while parked and len(taken) < limit:
+                taken.append(parked.popleft())
+            return taken
+        repeats = []
+        while parked and len(taken) < limit:
+            delivery = parked.popleft()
+            if finished.seen(delivery.message.id, now_s) and delivery.tag not in self._foreign:
+                repeats.append(delivery)
+            else:
+                taken.append(delivery)
+        if repeats:
+            await self._acknowledge(repeats, next(iter(taken), None))
+        return taken
+
+    async def _acknowledge(self, deliveries: Sequence[Delivery], before: Delivery | None = None) -> None:
+        if self._finished is not None:
+            foreign = self._foreign
+            if foreign:
+                ids = [one.message.id for one in deliveries if one.tag not in foreign]
+                foreign.difference_update([one.tag for one in deliveries])
+            else:
+                ids = [one.message.id for one in deliveries]
+            self._finished.add(ids, time.monotonic())
+        if self._held is not None:
+            self._held += deliveries
+        else:
+            self._tell(deliveries, before)
+
+    def _tell(self, deliveries: Sequence[Delivery], before: Delivery | None = None) -> None:
+        """Acknowledge; all those older than anything still open with one frame."""
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            return  # they went back with the lost channel and will be delivered again
+        base = self._base
+        tags = sorted([one.tag for one in deliveries if one.tag > base])
+        # Deliveries are handed out and kept in the order of their tags.
+        oldest_open = min(
+            next(iter(self._out), _NO_TAG),
+            self._parked[0].tag if self._parked else _NO_TAG,
+            before.tag if before is not None else _NO_TAG,
+        )
+        with suppress(AMQPError):
+            older = [tag for tag in tags if tag < oldest_open]
+            if older:
+                channel.raw.basic_ack(older[-1] - base, multiple=True)
+            for tag in tags[len(older) :]:
+                channel.raw.basic_ack(tag - base)
+
+    async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            return
+        with suppress(AMQPError):
+            for one in deliveries:
+                self._foreign.discard(one.tag)
+                if one.tag > self._base:
+                    channel.raw.basic_nack(one.tag - self._base, requeue=requeue)
+
+    async def _release(self, unsettled: Sequence[Delivery]) -> None:  # noqa: ARG002  closing the channel gives all back
+        if self._change is not None:
+            self._change.cancel()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            self._link.waiting -= 1
+            self._link.on_lost.remove(self._lost)
+        self._flush_held()
+        self._parked.clear()
+        self._forget_me(self)
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    def set_window(self, window: int) -> None:
+        super().set_window(window)
+        if self._channel is not None and wanted_prefetch(window, self._prefetch) != self._prefetch:
+            self._start_change(self._exchange_consumer)
+
+    # --- deliveries -------------------------------------------------------------------------------------------
+
+    def _delivered(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        message, count = from_wire(properties, body)
+        tag = self._base + method.delivery_tag
+        self._last_tag = tag
+        redelivered = method.redelivered
+        attempt: int | None = None if redelivered else 1
+        if count is not None:
+            self._counts = True
+            attempt = count + 1
+        if properties.app_id != APP_ID and self._finished is not None:
+            self._foreign.add(tag)
+        channel = method.routing_key if self._pattern else self.queue
+        if not self._parked:
+            self._arrived()
+        self._parked.append(Delivery(message, channel, tag, redelivered, attempt))
+
+    # --- the consumer at the broker ---------------------------------------------------------------------------
+
+    def _start_change(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Only one change at a time; each ends by looking whether the next is due."""
+        if self._closed or (self._change is not None and not self._change.done()):
+            return
+
+        async def guarded() -> None:
+            try:
+                await change()
+            except FlyballError as error:
+                self._failure = error
+                self._arrived()
+            except (AMQPError, TimeoutError) as error:
+                if self._channel is not None and self._channel.is_open:
+                    self._failure = channel_error(error, self.queue, self._shown)
+                    self._arrived()
+
+        self._change = asyncio.create_task(guarded())
+
+    async def _connect(self) -> None:
+        await self._link.open()
+        channel = await self._link.channel()
+        try:
+            await channel.call(channel.raw.queue_declare, self.queue, passive=True)
+        except (AMQPError, TimeoutError) as error:
+            raise channel_error(error, self.queue, self._shown) from None
+        channel.on_close = lambda _: self._channel_lost(channel)
+        channel.raw.add_on_cancel_callback(lambda _: self._cancelled())
+        self._channel, self._base, self._consumer, self._prefetch = channel, self._last_tag, "", 0
+        await self._exchange_consumer()
+
+    async def _reconnect(self) -> None:
+        if self._channel is None or not self._channel.is_open:
+            await self._connect()
+
+    async def _exchange_consumer(self) -> None:
+        """Bring the broker's consumer in line with the window."""
+        while (channel := self._channel) is not None and not self._closed:
+            prefetch = wanted_prefetch(self._window, self._prefetch)
+            if prefetch == 0 or (self._consumer and prefetch == self._prefetch):
+                return
+            self._held = []
+            try:
+                if self._consumer:
+                    await self._quiet()
+                    await self._cancel(channel)
+                await channel.call(channel.raw.basic_qos, prefetch_count=prefetch)
+                self._prefetch = prefetch
+                self._consumer = f"flyball-{id(self):x}-{self._last_tag}"
+                await channel.call(
+                    channel.raw.basic_consume, self.queue, self._delivered, consumer_tag=self._consumer
+                )
+            finally:
+                self._flush_held()
+
+    async def _quiet(self) -> None:
+        """Wait until nothing can be on its way: everything the old consumer may hold has come."""
+        deadline = time.monotonic() + _QUIET_S
+        while len(self._out) + len(self._parked) + len(self._held or ()) < self._prefetch:
+            if time.monotonic() > deadline:
+                return
+            await asyncio.sleep(0.001)
+
+    async def _cancel(self, channel: OpenChannel) -> None:
+        consumer, self._consumer = self._consumer, ""
+        await channel.call(channel.raw.basic_cancel, consumer)
+
+    def _flush_held(self) -> None:
+        held, self._held = self._held, None
+        if held:
+            self._tell(held)
+
+    # --- keeping little from others ---------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        while not self._closed:
+            await asyncio.sleep(_IDLE_S)
+            if not self._parked or not self._consumer or time.monotonic() - self._taken_s < _IDLE_S:
+                continue
+            if self._window > 0 and len(self._out) >= self._window and not await self._others_starve():
+                continue  # busy, not idle, and nobody else could do it now
+            self._start_change(self._let_go)
+
+    async def _others_starve(self) -> bool:
+        try:
+            ready, consumers = await self._look(self.queue)
+        except BrokerError:
+            return False
+        return ready == 0 and consumers > 1
+
+    async def _let_go(self) -> None:
+        """Stop consuming and give back what is parked; the next `receive` begins again.
+
+        A queue that counts deliveries may drop a message that came back too often, so one that already came
+        back once is kept: parking alone never uses up a message's attempts.
+        """
+        channel = self._channel
+        if channel is None:
+            return
+        await self._cancel(channel)
+        self._prefetch = 0
+        kept: deque[Delivery] = deque()
+        while self._parked:
+            delivery = self._parked.popleft()
+            if self._counts and delivery.redelivered:
+                kept.append(delivery)
+                continue
+            self._foreign.discard(delivery.tag)
+            channel.raw.basic_nack(delivery.tag - self._base, requeue=True)
+        self._parked = kept
+        self._arrived()
+
+    # --- losing the broker ------------------------------------------------------------------------------------
+
+    def _cancelled(self) -> None:
+        """The broker ended the consumer: the queue was deleted, or its node went away."""
+        self._consumer = ""
+        self._failure = NoSuchChannel(f"the queue {self.queue!r} on {self._shown} was deleted: declare it again")
+        self._arrived()
+
+    def _channel_lost(self, channel: OpenChannel) -> None:
+        if channel is self._channel:
+            self._lost()
+
+    def _lost(self) -> None:
+        self._channel, self._consumer, self._prefetch, self._held = None, "", 0, None
+        self._parked.clear()
+        self._foreign.clear()
+        self._forget()
+        if self._change is not None:
+            self._change.cancel()
+            self._change = None
+        self._start_change(self._reconnect)
+
+
+_NO_TAG = 1 << 62
