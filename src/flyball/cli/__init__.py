@@ -17,6 +17,8 @@ from flyball.errors import FlyballError
 
 # name → (module in this room, one line of help), in the order in which a newcomer needs them
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("demo", "Run the whole line on generated events, with nothing to set up."),
+    "run": ("run", "Run a pipeline from a config file."),
     "identify": ("identify", "Recording of input and output → model, with the evidence for it."),
     "simulate": ("simulate", "Run a controller on a plant in the twin and print how it does."),
     "config": ("config", "What a file of loops may hold, and whether yours is right."),

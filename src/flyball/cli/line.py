@@ -1,0 +1,185 @@
+"""The whole line, source → publisher → broker → pipeline → alerts, for `flyball run` and `flyball demo`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from flyball.brokers import connect
+from flyball.cli.output import note
+from flyball.lab import demo_events
+from flyball.pipeline.app import Pipeline
+from flyball.pipeline.audit import Audit, audit
+from flyball.pipeline.config import PipelineConfig
+from flyball.pipeline.marks import END_OF_INPUT
+from flyball.publisher.feed import Events, Feed
+
+_REPORT_EVERY_S = 2.0
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DemoSource(_Strict):
+    """Generated events: DNS queries and host measurements."""
+
+    kind: Literal["demo"]
+    seed: int = 1
+    events: Annotated[int | None, Field(ge=0)] = None
+    per_second: Annotated[float | None, Field(gt=0)] = 2000.0
+
+    def bodies(self) -> Events:
+        def from_number(first: int) -> Iterator[bytes]:
+            left = None if self.events is None else max(0, self.events - first)
+            return demo_events.events(self.seed, first, left)
+
+        return from_number
+
+
+class FileSource(_Strict):
+    """One event a line."""
+
+    kind: Literal["file"]
+    path: Path
+    per_second: Annotated[float | None, Field(gt=0)] = None
+
+    def bodies(self) -> Events:
+        def from_number(first: int) -> Iterator[bytes]:
+            with self.path.open("rb") as lines:
+                for number, line in enumerate(lines):
+                    if number >= first:
+                        yield line.rstrip(b"\r\n")
+
+        return from_number
+
+
+class NoSource(_Strict):
+    """Somebody else fills the input log; the run ends only by a signal."""
+
+    kind: Literal["none"]
+
+
+Source: TypeAlias = Annotated[DemoSource | FileSource | NoSource, Field(discriminator="kind")]
+
+
+class LineConfig(_Strict):
+    """A run: where the events come from, where they are kept, what is done with them."""
+
+    folder: Annotated[Path, Field(description="Keeps logs and checkpoints; relative to the config file")] = Path(
+        "flyball-data"
+    )
+    broker: Annotated[str | None, Field(description="Broker URL; by default an embedded one in the folder")] = None
+    source: Source
+    pipeline: PipelineConfig
+
+    def url(self, folder: Path) -> str:
+        return self.broker or f"sqlite:///{folder.absolute() / 'broker.db'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended."""
+
+    audit: Audit
+    seconds: float
+    first_alert_s: float | None
+    finished: bool
+    """False: stopped by a signal or by the time limit while input was left."""
+
+
+class Narrator:
+    """Tells on standard error what happens, with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._last_report = self._started
+        self.alerts = 0
+        self.first_alert_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def say(self, text: str) -> None:
+        note(f"{self.seconds:6.1f} s  {text}")
+
+    def alert(self, message: dict[str, Any]) -> None:
+        self.alerts += 1
+        self.first_alert_s = self.seconds if self.first_alert_s is None else self.first_alert_s
+        self.say(f"ALERT {message['rule']}: {message['text']}")
+
+    def report(self, text: str) -> None:
+        """Say it, but not more often than every two seconds."""
+        if time.monotonic() - self._last_report >= _REPORT_EVERY_S:
+            self._last_report = time.monotonic()
+            self.say(text)
+
+
+async def run_line(config: LineConfig, folder: Path, feed_for_s: float | None = None) -> Outcome:
+    """Run until the input is used up (after `feed_for_s` at the latest) or a signal comes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    url = config.url(folder)
+    narrator = Narrator()
+    pipeline = Pipeline(url, config.pipeline, folder, narrator.alert)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    narrator.say("starting Spark; events are published meanwhile")
+    starting = asyncio.create_task(asyncio.to_thread(pipeline.start))
+    feeding = asyncio.create_task(_feed(config, url, stop, narrator, pipeline, feed_for_s))
+    try:
+        await starting
+        narrator.say("Spark is ready: tier 1 and the rules are running")
+        while not feeding.done():
+            await asyncio.wait([feeding], timeout=1.0)
+            pipeline.check()
+        await feeding
+        complete = not stop.is_set()
+        if complete:
+            narrator.say("end of the input: closing all windows")
+            await asyncio.to_thread(pipeline.drain)
+    finally:
+        stop.set()
+        await asyncio.gather(starting, feeding, return_exceptions=True)
+        await asyncio.to_thread(pipeline.stop)
+    narrator.say("stopped; counting what the logs hold")
+    found = await asyncio.to_thread(audit, url, config.pipeline, pipeline.totals)
+    return Outcome(found, narrator.seconds, narrator.first_alert_s, complete)
+
+
+async def _feed(
+    config: LineConfig,
+    url: str,
+    stop: asyncio.Event,
+    narrator: Narrator,
+    pipeline: Pipeline,
+    feed_for_s: float | None,
+) -> None:
+    if isinstance(config.source, NoSource):
+        await stop.wait()
+        return
+    deadline = None if feed_for_s is None else time.monotonic() + feed_for_s
+    events = _until(config.source.bodies(), deadline)
+    feed = Feed(config.pipeline.input, events, END_OF_INPUT, per_second=config.source.per_second)
+    async with await connect(url) as broker:
+        async for published in feed.run(broker, stop):
+            done = pipeline.totals.events_in
+            narrator.report(f"{published:,} events published, {done:,} through tier 1, {narrator.alerts} alerts")
+
+
+def _until(events: Events, deadline: float | None) -> Events:
+    """The same events, ending when the time is over."""
+
+    def from_number(first: int) -> Iterator[bytes]:
+        return itertools.takewhile(lambda _: deadline is None or time.monotonic() < deadline, events(first))
+
+    return from_number

@@ -1,0 +1,51 @@
+"""flyball run: source → publisher → broker → Spark → alerts, from a config file."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyball.cli.output import JsonOption, note, print_json, table
+
+if TYPE_CHECKING:
+    from flyball.cli.line import Outcome
+
+
+def command(
+    config: Annotated[Path, typer.Argument(help="What to run, in TOML.")],
+    json: JsonOption = False,
+) -> None:
+    """Run a pipeline from a config file until its input ends or a signal comes; run it again to continue."""
+    from flyball.cli.line import LineConfig, run_line
+    from flyball.loops.config import load_toml
+
+    line = load_toml(config, LineConfig)
+    outcome = asyncio.run(run_line(line, config.parent / line.folder))
+    show(outcome, json=json)
+    if not outcome.finished:
+        note(f"not finished; `flyball run {config}` continues here")
+
+
+def show(outcome: Outcome, *, json: bool) -> None:
+    """The final count: every event that came in is in one of the lines below it."""
+    found = outcome.audit
+    if json:
+        names = ("events_in", "results", "filtered", "dead_letter", "lost", "duplicated", "alerts")
+        document: dict[str, object] = {name: getattr(found, name) for name in names}
+        print_json({**document, "waiting": found.waiting, "loops": 0, "seconds": round(outcome.seconds, 3)})
+        return
+    rows: list[tuple[str, object]] = [
+        ("events in", found.events_in),
+        ("= results", found.results),
+        ("+ filtered", found.filtered),
+        ("+ dead-letter", found.dead_letter),
+        *([("+ waiting", found.waiting)] if found.waiting else []),
+        ("lost", found.lost),
+        ("duplicated", found.duplicated),
+        ("alerts", found.alerts),
+        ("seconds", round(outcome.seconds, 1)),
+    ]
+    typer.echo(table(rows))

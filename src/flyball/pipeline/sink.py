@@ -1,0 +1,74 @@
+"""Appends what a batch brought to a log of the broker, exactly once.
+
+Spark repeats a batch that it did not see finished, with the same number and the same rows. So row i of batch b
+is sent under the sequence number b·2³² + i: a log that drops repeats of a (producer, sequence) takes each row
+once, whether the first attempt got nothing, a part or everything through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from flyball.brokers import Broker, Message, Sender, connect
+from flyball.errors import FlyballError
+
+T = TypeVar("T")
+
+_ROWS_PER_BATCH = 2**32
+
+
+class SinkFailed(FlyballError, RuntimeError):
+    """The broker did not take what a batch brought; Spark repeats the batch."""
+
+
+class LogSinks:
+    """Senders into logs, for code that runs outside an event loop, such as Spark's foreachBatch."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="flyball-sink", daemon=True)
+        self._broker: Broker | None = None
+        self._senders: dict[tuple[str, str], Sender] = {}
+
+    def open(self) -> None:
+        self._thread.start()
+        self._broker = self._run(connect(self._url))
+
+    def declare(self, log: str) -> None:
+        self._run(self._connected.declare(log, "log"))
+
+    def add(self, log: str, producer: str) -> None:
+        """Make sure the log exists and prepare to append to it under that producer's name."""
+        self.declare(log)
+        self._senders[log, producer] = self._run(self._connected.sender(log, producer=producer))
+
+    def append(self, log: str, producer: str, batch: int, bodies: Sequence[bytes]) -> None:
+        """Append the rows of a batch; repeating the call changes nothing."""
+        if not bodies:
+            return
+        first = batch * _ROWS_PER_BATCH
+        messages = [Message(body, id=f"{producer}-{first + row}") for row, body in enumerate(bodies)]
+        results = self._run(self._senders[log, producer].send_batch(messages, sequence=first))
+        failed = next((result.error for result in results if result.error is not None), None)
+        if failed is not None:
+            raise SinkFailed(f"log {log!r} did not take all rows of batch {batch}: {failed}") from failed
+
+    @property
+    def _connected(self) -> Broker:
+        assert self._broker is not None, "open() comes first"
+        return self._broker
+
+    def close(self) -> None:
+        if self._broker is not None:
+            self._run(self._broker.close())
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

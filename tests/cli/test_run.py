@@ -1,0 +1,143 @@
+"""The whole line, from generated events to alerts, against a plain-Python reference; also after kill -9."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flyball.brokers.log_reader import open_log_reader
+from flyball.lab import demo_events
+from tests.pipeline.reference import Expected, expected
+
+EVENTS = 12_000
+
+CONFIG = f"""
+folder = "data"
+
+[source]
+kind = "demo"
+seed = 5
+events = {EVENTS}
+per_second = 1500
+
+[pipeline]
+columns = "{demo_events.COLUMNS}"
+event_time = "event_time"
+
+[[pipeline.tier1]]
+keep = "NOT (kind = 'performance' AND ip LIKE '92.126.10.%')"
+
+[[pipeline.rules]]
+name = "busy-hosts"
+where = "kind = 'performance' AND ip LIKE '92.126.11.%'"
+column = "load"
+above = 2
+"""
+
+
+def flyball(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "flyball", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def counts(found: Expected) -> dict[str, int]:
+    return {
+        "events_in": found.events_in,
+        "results": found.results,
+        "filtered": found.filtered,
+        "dead_letter": found.dead_letter,
+        "lost": 0,
+        "duplicated": 0,
+        "alerts": len(found.alerts),
+    }
+
+
+def written_alerts(database: Path) -> list[tuple[float, float]]:
+    with open_log_reader(f"sqlite:///{database}", "alerts") as reader:
+        bodies = [body for chunk in reader.read_bodies(0, *reader.bounds(0)) for body in chunk.bodies]
+    return sorted((alert["window_start"], alert["value"]) for alert in map(json.loads, bodies))
+
+
+def test_demo_counts_equal_the_reference() -> None:
+    run = flyball("demo", "--events", "3000", "--seed", "7", "--json")
+    answer, told = run.communicate()
+    assert run.returncode == 0, told
+    document = json.loads(answer)
+    reference = expected(demo_events.events(seed=7, count=3000))
+    assert reference.dead_letter > 0
+    assert reference.alerts
+    assert {name: document[name] for name in counts(reference)} == counts(reference)
+    assert "ALERT busy-hosts" in told
+
+
+def test_killed_in_the_middle_and_started_again_ends_with_the_same_counts_and_alerts(tmp_path: Path) -> None:
+    config = tmp_path / "line.toml"
+    config.write_text(CONFIG)
+    killed = flyball("run", config, "--json")
+    assert killed.stderr is not None
+    for line in killed.stderr:  # the first alert shows that all parts are at work, in the middle of the input
+        if "ALERT" in line:
+            break
+    os.killpg(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    again = flyball("run", config, "--json")
+    answer, told = again.communicate()
+    assert again.returncode == 0, told
+    reference = expected(demo_events.events(seed=5, count=EVENTS))
+    document = json.loads(answer)
+    assert {name: document[name] for name in counts(reference)} == counts(reference)
+    assert written_alerts(tmp_path / "data" / "broker.db") == sorted(reference.alerts.items())
+
+
+def test_a_signal_stops_it_and_a_second_run_finishes(tmp_path: Path) -> None:
+    config = tmp_path / "line.toml"
+    config.write_text(CONFIG)
+    stopped = flyball("run", config, "--json")
+    assert stopped.stderr is not None
+    for line in stopped.stderr:
+        if "through tier 1" in line:
+            break
+    stopped.send_signal(signal.SIGTERM)
+    answer, told = stopped.communicate()
+    assert stopped.returncode == 0, told
+    document = json.loads(answer)
+    assert document["lost"] == document["duplicated"] == 0
+    assert "continues here" in told
+    again = flyball("run", config, "--json")
+    answer, told = again.communicate()
+    assert again.returncode == 0, told
+    reference = expected(demo_events.events(seed=5, count=EVENTS))
+    assert {name: json.loads(answer)[name] for name in counts(reference)} == counts(reference)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("[source]", "[sauce]"), "sauce"),
+        (('kind = "demo"', 'kind = "tap"'), "tap"),
+        (('column = "load"', 'column = "lead"'), "'lead', which is none of id, kind, ip"),
+        (("above = 2", "above = 2\nbelow = 1"), "either above or below"),
+        (("id bigint", "id decimal"), "unknown type 'decimal'"),
+    ],
+)
+def test_a_wrong_config_is_one_sentence(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    config = tmp_path / "line.toml"
+    config.write_text(CONFIG.replace(*change))
+    run = flyball("run", config)
+    _, told = run.communicate()
+    assert run.returncode == 2
+    assert message in told
+    assert "Traceback" not in told
+    assert len(told.strip().splitlines()) == 1
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,39 @@
+"""Options are checked before Spark starts; batches are ranges of offsets."""
+
+from __future__ import annotations
+
+import pytest
+
+from flyball.errors import InvalidValue
+from flyball.pipeline.source import FlyballSource, LogStreamReader
+
+OPTIONS = {
+    "url": "sqlite:///x.db",
+    "log": "events",
+    "columns": "id bigint, event_time double",
+    "event_time": "event_time",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"url": ""}, "needs the option 'url'"),
+        ({"columns": "id decimal"}, "unknown type 'decimal'"),
+        ({"event_time": "when"}, "'when' is none of the columns id, event_time"),
+        ({"max_rows": "many"}, "max_rows of the source flyball has to be a whole number from 1, not 'many'"),
+        ({"offset": "7"}, "no option 'offset'"),
+    ],
+)
+def test_a_wrong_option_is_named(change: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidValue, match=message.replace("(", r"\(")):
+        LogStreamReader({**OPTIONS, **change})
+
+
+def test_schema_is_what_was_declared_and_what_the_source_adds() -> None:
+    assert FlyballSource(OPTIONS).schema().startswith("id bigint, event_time double, _kind string")
+
+
+def test_a_batch_is_one_range_for_each_partition_that_has_something_new() -> None:
+    ranges = LogStreamReader(OPTIONS).partitions({"next": [5, 7]}, {"next": [9, 7]})
+    assert [part.value for part in ranges] == [(0, 5, 9)]
