@@ -25,10 +25,13 @@ def test_agrees_with_looking_back_through_everything(
         now_s += wait_s
         id = str(number)
         latest = dict(history)  # the last time each id was finished
-        order = list(dict.fromkeys(known for known, _ in reversed(history)))[:max_ids]
-        expected = id in order and now_s - latest[id] <= max_age_s
-        assert finished.seen(id, now_s) == expected
-        assert len(finished) <= max_ids
+        order = list(dict.fromkeys(known for known, _ in reversed(history)))
+        fresh = id in latest and now_s - latest[id] <= max_age_s
+        if id in order[:max_ids] or id not in order[: max_ids + max_ids // 4]:
+            assert finished.seen(id, now_s) == (fresh and id in order[:max_ids])
+        else:  # in the slack: remembered or not, but never longer than its age allows
+            assert fresh or not finished.seen(id, now_s)
+        assert len(finished) <= max_ids + max_ids // 4
         finished.add([id], now_s)
         history.append((id, now_s))
 

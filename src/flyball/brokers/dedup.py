@@ -3,14 +3,14 @@
 Kafka and AMQP store a message again when a sender repeats it, so the reader has to notice. Only ids that were
 *acknowledged* are remembered: a message that came back because nobody acknowledged it is new work, not a repeat.
 
-The horizon: an id is recognised while it is among the last `max_ids` acknowledged **and** was acknowledged less
-than `max_age_s` ago. Beyond that a repeat is delivered again, which at-least-once delivery allows. The memory is
+The horizon: an id is recognised while it is among the last `max_ids` acknowledged (at times a quarter more)
+**and** was acknowledged less than `max_age_s` ago. Beyond that a repeat is delivered again, which at-least-once delivery allows. The memory is
 bounded too: about 170 B an id, 17 MB for the default 100,000.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from flyball.errors import InvalidValue
 
@@ -49,11 +49,15 @@ class FinishedIds:
     def add(self, ids: Iterable[str], now_s: float) -> None:
         """These messages are finished (acknowledged) at `now_s`, on any clock that never goes back."""
         known = self._ids
-        for id in ids:
-            known.pop(id, None)  # at the end again: it was finished again just now
-            known[id] = now_s
+        fresh = dict.fromkeys(ids, now_s)
+        if not known.keys().isdisjoint(fresh):
+            for id in fresh:
+                known.pop(id, None)  # at the end again: it was finished again just now
+        known.update(fresh)
         surplus = len(known) - self._max_ids
-        if surplus > 0:
+        # In bulk, with a quarter of slack: deleting one by one leaves holes at the front of the dictionary that every
+        # later look at its first entry would have to cross.
+        if surplus > self._max_ids // 4:
             for id in [id for id, _ in zip(known, range(surplus), strict=False)]:
                 del known[id]
 
@@ -61,3 +65,15 @@ class FinishedIds:
         """A message with this id was finished within the horizon."""
         finished_s = self._ids.get(id)
         return finished_s is not None and now_s - finished_s <= self._max_age_s
+
+    def among(self, ids: Sequence[str], now_s: float) -> set[str]:
+        """Those of the ids that `seen` knows, found at the speed of a set where there are none, as usual.
+
+        >>> finished = FinishedIds()
+        >>> finished.add(["a", "b"], now_s=0.0)
+        >>> finished.among(["b", "c"], now_s=1.0)
+        {'b'}
+        """
+        if self._ids.keys().isdisjoint(ids):
+            return set()
+        return {id for id in ids if self.seen(id, now_s)}
