@@ -46,6 +46,8 @@ ADAPTERS: dict[str, str] = {
     "amqp": "rabbitmq",
     "amqps": "rabbitmq",
     "memory": "memory",
+    "sqlite": "sqlite",
+    "kafka": "kafka",
 }
 
 
