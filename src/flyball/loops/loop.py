@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any, TypeAlias
 
+from flyball.control.guard import Guard
 from flyball.control.step import Controller, Value, is_usable
 from flyball.errors import InvalidValue
 from flyball.loops import policy as rules
@@ -16,6 +16,8 @@ Sensor: TypeAlias = Callable[[], Reading | Awaitable[Reading]]
 """Says what is measured now, or None where there is no estimate yet; may be a coroutine function."""
 Actuator: TypeAlias = Callable[[Any], Reading | Awaitable[Reading]]
 """Takes a command and returns what was really applied (None: as commanded); may be a coroutine function."""
+
+DEFAULT_GUARD = Guard()
 
 
 class Loop:
@@ -37,9 +39,10 @@ class Loop:
     while it runs; the knob then glides to its new value instead of jumping. A loop keeps no thread and no
     task of its own: `run` drives it alone, `flyball.loops.runner.Runner` drives many.
 
-    `command` is where the knob stands at the start (default: the lower limit, or 0). `blocking` says that the
-    sensor or actuator may wait (a synchronous network call): they are then called in threads, so that other
-    loops do not wait with them.
+    `guard` watches the loop and freezes it, with the reason in words, when it no longer does what a loop
+    should (None: nobody watches). `command` is where the knob stands at the start (default: the lower limit,
+    or 0). `blocking` says that the sensor or actuator may wait (a synchronous network call): they are then
+    called in threads, so that other loops do not wait with them.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Loop:
         period_s: float = 1.0,
         mode: Mode = "advise",
         limits: tuple[Value, Value] | None = None,
+        guard: Guard | None = DEFAULT_GUARD,
         command: Value | None = None,
         disturbances: Callable[[], tuple[float, ...]] | None = None,
         blocking: bool = False,
@@ -61,7 +65,7 @@ class Loop:
         self.actuator = actuator
         self.disturbances = disturbances
         self.blocking = blocking
-        self._policy = Policy(name, controller, period_s, limits)
+        self._policy = Policy(name, controller, period_s, limits, guard)
         first = command if command is not None else limits[0] if limits else 0.0
         self._state = rules.start(self._policy, first)
         self._frozen: str | None = None
@@ -151,8 +155,7 @@ class Loop:
 
     def applied(self, value: Value) -> None:
         """Tell the loop where its knob really stands (a limit, a manual move, a refused command)."""
-        if is_usable(value) and value != self._state.command:
-            self._state = replace(self._state, command=value)
+        self._state = self._state.at(value)
 
     def save(self) -> Any:
         """All that the loop remembers, as plain data that JSON can carry."""

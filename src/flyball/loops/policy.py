@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from flyball.control.controllers.common import as_tuple
+from flyball.control.guard import Guard, GuardState, Verdict
 from flyball.control.limits import clamp_value
 from flyball.control.state import from_plain, to_plain
 from flyball.control.step import Action, Controller, Sample, Value, hold, is_usable
@@ -41,6 +42,7 @@ class Policy:
     controller: Controller[Any]
     period_s: float = 1.0
     limits: tuple[Value, Value] | None = None
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -72,7 +74,8 @@ class LoopState:
     """All that a loop remembers between two steps; a value, so it can be stored and restored.
 
     `time` and `setpoint` are those of the newest sample, `command` is the newest known value of the knob,
-    `acting` whether that sample could move it. `gap` is None in everyday operation.
+    `acting` whether that sample could move it. `gap` is None in everyday operation; `frozen` is the reason for
+    which the guard (or a person) holds the knob until `unfreeze`.
     """
 
     controller: Any
@@ -81,7 +84,14 @@ class LoopState:
     setpoint: Value | None = None
     acting: bool = False
     gap: Gap | None = None
+    guard: GuardState | None = None
     frozen: str | None = None
+
+    def at(self, applied: Value) -> LoopState:
+        """The same, once the actuator has said where the knob really stands."""
+        if applied == self.command or not is_usable(applied) or not same_shape(applied, self.command):
+            return self
+        return replace(self, command=applied)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +117,7 @@ class Receipt:
 
     `proposed` is what the controller wants within the limits; `command` is what the actuator is to be given
     now, None where the knob is left alone (mode, freeze, nothing measured). `missed` counts samples that were
-    due since the last one, this one included, and did not come.
+    due since the last one, this one included, and did not come. `alert` is what the guard has to say.
     """
 
     loop: str
@@ -123,6 +133,7 @@ class Receipt:
     missed: int
     parts: Mapping[str, float]
     reason: str
+    alert: str = ""
 
 
 def start(policy: Policy, command: Value) -> LoopState:
@@ -151,11 +162,15 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
     every sample (see `Bumpless`), whatever the controller is and whether or not it has a memory.
 
     *Limits.* Whatever a controller proposes is cut to the limits; what is not a finite number moves nothing.
+
+    *Guard.* It sees every step. A missing or stale measurement holds the knob for as long as it lasts; a gain
+    that is lost or has turned, and an oscillation, hold it until `unfreeze`, for trying again would only repeat
+    them. Where the loop does not act, the guard only speaks.
     """
     missed = 1 if seen.measurement is None else 0
     dt = policy.period_s
     if not math.isfinite(seen.time) or (state.time is not None and seen.time <= state.time):
-        return state, _held(policy, state, seen, missed, f"the sample at {seen.time} s is not newer: ignored")
+        return state, _ignored(policy, state, seen, missed)
     if state.time is not None:
         dt = seen.time - state.time
         missed += max(0, round(dt / policy.period_s) - 1)
@@ -167,30 +182,25 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
     setpoint = seen.setpoint if is_usable(seen.setpoint) else state.setpoint
 
     gap = state.gap
-    if state.setpoint is not None and (setpoint != state.setpoint or (acting and not state.acting)):
-        gap = _fresh_gap(applied) if gap is None else Gap(True, gap.offset)
-    sample = Sample(seen.time, dt, seen.setpoint, seen.measurement, applied, seen.disturbances)
     if not acting:
         gap = None  # nothing is moved, so there is nothing to glide over; the next start measures its own gap
-    try:
-        if gap is None:
-            inner, action = policy.controller.step(state.controller, sample)
-        else:
-            inner, action, gap = _glide(policy, state.controller, gap, sample, applied)
-    except Exception as error:  # noqa: BLE001 – a foreign controller may break its promise; the knob must not
-        inner, action = state.controller, hold(f"the controller raised {type(error).__name__}: {error}: held")
+    elif state.setpoint is not None and (setpoint != state.setpoint or not state.acting):
+        gap = _fresh_gap(applied) if gap is None else Gap(True, gap.offset)
+    sample = Sample(seen.time, dt, seen.setpoint, seen.measurement, applied, seen.disturbances)
+    inner, action, gap = _propose(policy, state.controller, gap, sample, applied)
 
-    proposed, saturated = action.command, action.saturated
-    reason = seen.trouble or frozen or action.reason
-    if proposed is None or not is_usable(proposed) or not same_shape(proposed, applied):
-        after = LoopState(inner, applied, seen.time, setpoint, acting, gap, state.frozen)
-        return after, _held(policy, after, seen, missed, reason or f"the controller asked for {proposed}: held")
-    if policy.limits is not None:
-        proposed, cut = clamp_value(proposed, *policy.limits)
-        saturated = cut or saturated
+    proposed, latched, alert = action.command, state.frozen, ""
     command = proposed if acting else None
+    guard = state.guard
+    if policy.guard is not None:
+        guard, verdict = policy.guard.check(guard or policy.guard.initial(), sample, action)
+        if verdict.notices:
+            alert = verdict.reason
+            if acting and verdict.response in ("freeze", "retreat"):
+                acting, command = False, _retreat(policy, verdict, applied)
+                frozen = alert
+                latched = alert if _lasts(verdict) else None
     position = applied if command is None else command
-    after = LoopState(inner, position, seen.time, setpoint, acting, gap, state.frozen)
     receipt = Receipt(
         policy.name,
         seen.time,
@@ -201,12 +211,13 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
         command,
         seen.mode,
         frozen is not None,
-        saturated,
+        action.saturated,
         missed,
         action.parts,
-        reason,
+        seen.trouble or frozen or action.reason,
+        alert,
     )
-    return after, receipt
+    return LoopState(inner, position, seen.time, setpoint, acting, gap, guard, latched), receipt
 
 
 def freeze(state: LoopState, reason: str) -> LoopState:
@@ -215,7 +226,8 @@ def freeze(state: LoopState, reason: str) -> LoopState:
 
 
 def unfreeze(state: LoopState) -> LoopState:
-    return replace(state, frozen=None)
+    """Act again; the guard forgets what made it speak, and starts watching afresh."""
+    return replace(state, frozen=None, guard=None)
 
 
 def to_store(state: LoopState) -> Any:
@@ -228,6 +240,30 @@ def from_store(policy: Policy, data: Any, command: Value) -> LoopState:
     return replace(from_plain(start(policy, command), data), time=None)
 
 
+def _propose(
+    policy: Policy, inner: Any, gap: Gap | None, sample: Sample, applied: Value
+) -> tuple[Any, Action, Gap | None]:
+    """What the controller wants, gliding over a gap and within the limits; or a hold that says why not."""
+    try:
+        if gap is None:
+            inner, action = policy.controller.step(inner, sample)
+        else:
+            inner, action, gap = _glide(policy, inner, gap, sample, applied)
+    except Exception as error:  # noqa: BLE001 – a foreign controller may break its promise; the knob must not
+        return inner, hold(f"the controller raised {type(error).__name__}: {error}: held"), gap
+    wanted = action.command
+    if wanted is None:
+        return inner, action, gap
+    if not is_usable(wanted) or not same_shape(wanted, applied):
+        return inner, hold(f"the controller asked for {wanted}: held"), gap
+    if policy.limits is not None:
+        within, cut = clamp_value(wanted, *policy.limits)
+        if cut:
+            reason = action.reason or f"limited to {within} (wanted {wanted})"
+            action = Action(within, action.parts, cut, reason)
+    return inner, action, gap
+
+
 def _glide(policy: Policy, inner: Any, gap: Gap, sample: Sample, applied: Value) -> tuple[Any, Action, Gap | None]:
     fading = BumplessState(inner, applied if gap.pending else None, gap.offset)
     fading, action = Bumpless(policy.controller, fade=FADE).step(fading, sample)
@@ -238,11 +274,25 @@ def _glide(policy: Policy, inner: Any, gap: Gap, sample: Sample, applied: Value)
     return fading.inner, action, None if faded else Gap(False, fading.offset)
 
 
+def _retreat(policy: Policy, verdict: Verdict, applied: Value) -> Value | None:
+    """The last safe command, within the limits; None: the knob stays."""
+    safe = verdict.command
+    if safe is None or not is_usable(safe) or not same_shape(safe, applied):
+        return None
+    return safe if policy.limits is None else clamp_value(safe, *policy.limits)[0]
+
+
+def _lasts(verdict: Verdict) -> bool:
+    """Whether a freeze outlives its cause: only a measurement that is missing or stale comes back by itself."""
+    severe = [notice.kind for notice in verdict.notices if notice.response in ("freeze", "retreat")]
+    return any(kind not in ("missing", "stale") for kind in severe)
+
+
 def _fresh_gap(command: Value) -> Gap:
     return Gap(True, (0.0,) * len(as_tuple(command)))
 
 
-def _held(policy: Policy, state: LoopState, seen: Observation, missed: int, reason: str) -> Receipt:
+def _ignored(policy: Policy, state: LoopState, seen: Observation, missed: int) -> Receipt:
     return Receipt(
         loop=policy.name,
         time=seen.time,
@@ -256,5 +306,5 @@ def _held(policy: Policy, state: LoopState, seen: Observation, missed: int, reas
         saturated=0,
         missed=missed,
         parts={},
-        reason=reason,
+        reason=f"the sample at {seen.time} s is not newer than the last one: ignored",
     )

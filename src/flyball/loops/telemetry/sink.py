@@ -44,6 +44,7 @@ class Row(NamedTuple):
     missed: int
     parts: str
     reason: str
+    alert: str
 
 
 def rows(receipt: Receipt) -> Iterator[Row]:
@@ -68,6 +69,7 @@ def rows(receipt: Receipt) -> Iterator[Row]:
             receipt.missed,
             parts,
             receipt.reason,
+            receipt.alert,
         )
 
 

@@ -1,0 +1,188 @@
+"""Loops described in TOML.
+
+    [[loop]]
+    name = "prefetch"
+    goal = 400.0
+    period_s = 5.0
+    mode = "shadow"
+    limits = [1.0, 360.0]
+    controller = { name = "pi", kp = -0.0016, ki = 0.0060 }
+    filter = [{ name = "ewma", keep = 0.5 }]
+
+    [telemetry]
+    sqlite = { path = "loops.db" }
+
+The models are derived from the controllers themselves (`derive`), so a new controller can be configured as soon
+as it is in the catalogue. Sensors and actuators are code: whoever runs the loop passes them in.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+
+from flyball.control.controllers import catalogue
+from flyball.control.guard import Guard
+from flyball.control.step import Controller
+from flyball.control.wrappers import WRAPPERS
+from flyball.errors import InvalidValue
+from flyball.loops.derive import Derived, OneFrom, OneOf
+from flyball.loops.loop import DEFAULT_GUARD, Actuator, Loop, Sensor
+from flyball.loops.policy import Mode
+from flyball.loops.telemetry.memory import MemorySink
+from flyball.loops.telemetry.parquet import ParquetSink
+from flyball.loops.telemetry.prometheus import PrometheusSink
+from flyball.loops.telemetry.sink import Sink
+from flyball.loops.telemetry.sqlite import SqliteSink
+from flyball.loops.toml import ConfigError, load_toml
+
+__all__ = ["ConfigError", "ControllerField", "LoopConfig", "LoopsFile", "TelemetryConfig", "load_toml", "schema"]
+
+_NOT_FILTERS = {"saturation", "bumpless"}  # a loop has `limits`, and glides over changes by itself
+
+Number = Annotated[float, Strict()]
+
+
+@functools.cache
+def _controllers() -> Mapping[tuple[str, ...], type[Any]]:
+    aliases = catalogue.ALIASES.items()
+    return {
+        (name, *(alias for alias, meant in aliases if meant == name)): catalogue.class_of(name)
+        for name in catalogue.NAMES
+    }
+
+
+@functools.cache
+def _filters() -> Mapping[tuple[str, ...], type[Any]]:
+    return {(name,): wrapper for name, wrapper in WRAPPERS.items() if name not in _NOT_FILTERS}
+
+
+ControllerField = Annotated[Any, OneOf(_controllers, lambda chosen: chosen.build())]
+"""A field that holds a controller of the catalogue: `{ name = "pi", kp = …, ki = … }`."""
+
+FilterField = Annotated[Any, OneOf(_filters, lambda chosen: chosen)]
+
+GuardField = Annotated[Any, OneFrom(Guard)]
+
+
+class LoopConfig(BaseModel):
+    """One loop."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, description="name of the loop, unique in the file")]
+    goal: Annotated[Number | tuple[Number, ...], Field(description="what the measurement should become")]
+    controller: Annotated[ControllerField, Field(description="controller of the catalogue, with its gains")]
+    period_s: Annotated[Number, Field(gt=0, allow_inf_nan=False, description="seconds between samples")] = 1.0
+    mode: Annotated[Mode, Field(description="advise and shadow touch nothing, on moves the knob")] = "advise"
+    limits: Annotated[
+        tuple[Number | tuple[Number, ...], Number | tuple[Number, ...]] | None,
+        Field(description="lowest and highest command"),
+    ] = None
+    command: Annotated[
+        Number | tuple[Number, ...] | None, Field(description="where the knob stands at the start")
+    ] = None
+    filter: Annotated[
+        tuple[FilterField, ...], Field(description="wrappers around the controller, innermost first")
+    ] = ()
+    guard: Annotated[GuardField, Field(description="when to speak up and how to respond; false: no guard")] = (
+        DEFAULT_GUARD
+    )
+    blocking: Annotated[bool, Strict(), Field(description="call sensor and actuator in threads")] = False
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> LoopConfig:
+        self.loop(sensor=lambda: None, actuator=lambda _: None)
+        return self
+
+    def wrapped_controller(self) -> Controller[Any]:
+        """The controller inside its filters."""
+        controller: Controller[Any] = self.controller
+        for wrapper in self.filter:
+            assert isinstance(wrapper, Derived)
+            controller = wrapper.build(inner=controller)
+        return controller
+
+    def loop(self, *, sensor: Sensor, actuator: Actuator) -> Loop:
+        """The loop, with the sensor and actuator that only code can give."""
+        return Loop(
+            self.name,
+            sensor=sensor,
+            actuator=actuator,
+            controller=self.wrapped_controller(),
+            goal=self.goal,
+            period_s=self.period_s,
+            mode=self.mode,
+            limits=self.limits,
+            guard=self.guard or None,
+            command=self.command,
+            blocking=self.blocking,
+        )
+
+
+class _Memory(BaseModel, extra="forbid"):
+    capacity: Annotated[int, Strict(), Field(ge=1, description="newest receipts that are kept")] = 20_000
+
+
+class _Sqlite(BaseModel, extra="forbid"):
+    path: Annotated[Path, Field(description="database file")]
+    max_rows: Annotated[int, Strict(), Field(ge=1, description="newest rows that are kept")] = 1_000_000
+
+
+class _Parquet(BaseModel, extra="forbid"):
+    folder: Annotated[Path, Field(description="folder of the files")]
+    rows_per_file: Annotated[int, Strict(), Field(ge=1)] = 100_000
+    max_files: Annotated[int, Strict(), Field(ge=1, description="newest files that are kept")] = 10
+
+
+class _Prometheus(BaseModel, extra="forbid"):
+    max_loops: Annotated[int, Strict(), Field(ge=1, description="most loops that are exposed")] = 20_000
+
+
+class TelemetryConfig(BaseModel, extra="forbid"):
+    """Where receipts go; every place is bounded."""
+
+    memory: _Memory | None = None
+    sqlite: _Sqlite | None = None
+    parquet: _Parquet | None = None
+    prometheus: _Prometheus | None = None
+
+    def sinks(self) -> list[Sink]:
+        """The sinks, opened; one in memory where nothing was asked for."""
+        sinks: list[Sink] = []
+        if self.memory is not None:
+            sinks.append(MemorySink(self.memory.capacity))
+        if self.sqlite is not None:
+            sinks.append(SqliteSink(self.sqlite.path, self.sqlite.max_rows))
+        if self.parquet is not None:
+            sinks.append(ParquetSink(self.parquet.folder, self.parquet.rows_per_file, self.parquet.max_files))
+        if self.prometheus is not None:
+            sinks.append(PrometheusSink(self.prometheus.max_loops))
+        return sinks or [MemorySink()]
+
+
+class LoopsFile(BaseModel):
+    """A file of loops."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    loop: Annotated[tuple[LoopConfig, ...], Field(min_length=1, description="the loops")]
+    telemetry: Annotated[TelemetryConfig, Field(description="where receipts go")] = TelemetryConfig()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> LoopsFile:
+        seen: set[str] = set()
+        for loop in self.loop:
+            if loop.name in seen:
+                raise InvalidValue(f"two loops are called {loop.name!r}; give each a name of its own")
+            seen.add(loop.name)
+        return self
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a file of loops."""
+    return LoopsFile.model_json_schema()

@@ -1,0 +1,134 @@
+"""Reads a TOML file into a pydantic model; every mistake is one sentence with place, value and remedy.
+
+>>> from pydantic import BaseModel
+>>> class Tank(BaseModel, extra="forbid"):
+...     level: float
+>>> check({"levle": 3.0, "level": 2.0}, Tank, "tank.toml")
+Traceback (most recent call last):
+    ...
+flyball.loops.toml.ConfigError: tank.toml: there is no key levle (here 3.0); did you mean level?
+>>> check({"level": "high"}, Tank, "tank.toml")
+Traceback (most recent call last):
+    ...
+flyball.loops.toml.ConfigError: tank.toml: level = 'high': input should be a valid number, ...
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from flyball.errors import InvalidValue
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class ConfigError(InvalidValue):
+    """A configuration file cannot be used; the message names the file, the key, the value and the remedy."""
+
+
+def load_toml(path: Path | str, model: type[M]) -> M:
+    """The content of a TOML file as an instance of `model`."""
+    try:
+        text = Path(path).read_bytes().decode()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); name a TOML file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: is not TOML: {error}; correct that line") from None
+    return check(data, model, str(path))
+
+
+def check(data: dict[str, Any], model: type[M], place: str) -> M:
+    """`data` as an instance of `model`; `place` is how an error names where the data came from."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+        more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""
+        raise ConfigError(f"{place}: {_sentence(mistakes[0], data, model)}{more}") from None
+
+
+def _sentence(mistake: Any, data: Any, model: type[BaseModel]) -> str:
+    kind, location, value = mistake["type"], mistake["loc"], mistake["input"]
+    context = mistake.get("ctx", {})
+    key = _path(location, data)
+    if kind == "extra_forbidden":
+        known = _known_keys(model, location)
+        near = difflib.get_close_matches(str(location[-1]), known, n=1)
+        return f"there is no key {key} (here {_short(value)}); " + (
+            f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
+        )
+    if kind == "missing":
+        return f"{key} is missing; add it"
+    if kind == "union_tag_not_found":
+        return f'{key} = {_short(value)}: its name is missing; add name = "…"'
+    if kind == "union_tag_invalid":
+        names = context["expected_tags"].replace("'", "")
+        return f"{key}.name = {context['tag']!r}: is one of {names}"
+    message = mistake["msg"].removeprefix("Value error, ").removesuffix(".")
+    # Our own checks already show the offending value; pydantic's do not.
+    if kind == "value_error":
+        return f"{key}: {message}" if key else message
+    message = message[:1].lower() + message[1:]
+    return f"{key} = {_short(value)}: {message}, not {_kind_of(value)}"
+
+
+def _kind_of(value: Any) -> str:
+    words = {str: "text", bool: "true or false", dict: "a table", list: "a list", int: "a whole number"}
+    return words.get(type(value), "this value")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _path(location: Sequence[int | str], data: Any) -> str:
+    """The place as a user would write it. A tag that chose a member of a union is no part of the data."""
+    text = ""
+    for index, part in enumerate(location):
+        if isinstance(part, int):
+            item = data[part] if isinstance(data, list) and part < len(data) else None
+            name = item.get("name") if isinstance(item, dict) else None
+            text += f"[{name}]" if isinstance(name, str) else f"[number {part + 1}]"
+            data = item
+            continue
+        inside = isinstance(data, dict) and part in data
+        if inside or index == len(location) - 1:
+            text += f".{part}" if text else str(part)
+        if inside:
+            data = data[part]
+    return text
+
+
+def _known_keys(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """The keys that are allowed where an unknown one was found."""
+    here: list[type[BaseModel]] = [model]
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        inside = [m.model_fields[part] for m in here if part in m.model_fields]
+        if inside:
+            here = [found for field in inside for found in _models_in((field.annotation, *field.metadata))]
+        else:  # the tag that chose one model of several
+            here = [m for m in here if part in typing.get_args(m.model_fields["name"].annotation)]
+    return [name for m in here for name in m.model_fields]
+
+
+def _models_in(annotations: Sequence[Any]) -> Iterator[type[BaseModel]]:
+    for annotation in annotations:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield annotation
+        else:
+            yield from getattr(annotation, "models", ())
+            yield from _models_in(typing.get_args(annotation))
