@@ -4,8 +4,8 @@ Kafka and AMQP store a message again when a sender repeats it, so the reader has
 *acknowledged* are remembered: a message that came back because nobody acknowledged it is new work, not a repeat.
 
 The horizon: an id is recognised while it is among the last `max_ids` acknowledged (at times a quarter more)
-**and** was acknowledged less than `max_age_s` ago. Beyond that a repeat is delivered again, which at-least-once delivery allows. The memory is
-bounded too: about 170 B an id, 17 MB for the default 100,000.
+**and** was acknowledged less than `max_age_s` ago. Beyond that a repeat is delivered again, which at-least-once
+delivery allows. The memory is bounded too: about 170 B an id, 17 to 21 MB for the default 100,000.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class FinishedIds:
                 known.pop(id, None)  # at the end again: it was finished again just now
         known.update(fresh)
         surplus = len(known) - self._max_ids
-        # In bulk, with a quarter of slack: deleting one by one leaves holes at the front of the dictionary that every
-        # later look at its first entry would have to cross.
+        # In bulk, with a quarter of slack: deleting one by one leaves holes at the front of the dictionary that
+        # every later look at its first entry would have to cross.
         if surplus > self._max_ids // 4:
             for id in [id for id, _ in zip(known, range(surplus), strict=False)]:
                 del known[id]
