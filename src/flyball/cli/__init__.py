@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Run the whole line on generated events, with nothing to set up."),
     "run": ("run", "Run a pipeline from a config file."),
     "identify": ("identify", "Recording of input and output → model, with the evidence for it."),
+    "controllers": ("controllers", "List the controllers and wrappers, or show one with its parameters."),
     "simulate": ("simulate", "Run a controller on a plant in the twin and print how it does."),
     "config": ("config", "What a file of loops may hold, and whether yours is right."),
     "lab": ("lab", "Run experiments and write a report with plots."),

@@ -68,7 +68,7 @@ def from_plain(like: type[T] | T, data: Any) -> T:
 
 def _restore(hint: Any, data: Any, example: Any) -> Any:
     if isinstance(data, dict):
-        return _restore_dataclass(_dataclass_in(hint, example), data, example)
+        return _restore_dataclass(_dataclass_in(hint, data, example), data, example)
     if isinstance(data, list):
         items = _item_hints(hint, len(data))
         examples = example if isinstance(example, tuple) and len(example) == len(data) else (None,) * len(data)
@@ -94,14 +94,14 @@ def _hints(cls: Any) -> dict[str, Any]:
     return {f.name: resolved[f.name] for f in dataclasses.fields(cls)}
 
 
-def _dataclass_in(hint: Any, example: Any) -> type[Any]:
-    """The dataclass meant by a type hint, or else the class of the example."""
-    for candidate in _members(hint):
-        if isinstance(candidate, type) and dataclasses.is_dataclass(candidate):
-            return candidate
-    if dataclasses.is_dataclass(example) and not isinstance(example, type):
+def _dataclass_in(hint: Any, data: dict[str, Any], example: Any) -> type[Any]:
+    """The dataclass meant by a type hint (of several, the one with these fields), or else that of the example."""
+    meant = [member for member in _members(hint) if isinstance(member, type) and dataclasses.is_dataclass(member)]
+    if not meant and dataclasses.is_dataclass(example) and not isinstance(example, type):
         return type(example)
-    raise InvalidValue(f"cannot tell which state {hint} stands for: restore like controller.initial(command)")
+    if not meant:
+        raise InvalidValue(f"cannot tell which state {hint} stands for: restore like controller.initial(command)")
+    return next((cls for cls in meant if {f.name for f in dataclasses.fields(cls)} == set(data)), meant[0])
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

@@ -33,6 +33,8 @@ _CLASSES: dict[str, str] = {
     "pi_ff": "pi_ff:PiFf",
     "state_feedback": "state_feedback:StateFeedback",
     "gain_scheduled": "gain_scheduled:GainScheduled",
+    "self_tuning": "self_tuning:SelfTuning",
+    "lqr": "lqr:Lqr",
     "aimd": "aimd:Aimd",
     "proportional_rule": "proportional_rule:ProportionalRule",
 }
@@ -45,13 +47,17 @@ NAMES: tuple[str, ...] = tuple(_CLASSES)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One field of a controller: what to write in a configuration, and what it means."""
+    """One field of a controller: what to write in a configuration, and what it means.
+
+    `parts` are the fields of the nested configuration that the field holds, such as a region's gains.
+    """
 
     name: str
     type: str
     default: Any
     required: bool
     meaning: str
+    parts: tuple[Parameter, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +151,17 @@ def parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
             default=None if _default(f) is MISSING else _default(f),
             required=_default(f) is MISSING,
             meaning=f.metadata.get("help", ""),
+            parts=_nested(hints[f.name]),
         )
         for f in dataclasses.fields(cls)
     )
+
+
+def _nested(hint: Any) -> tuple[Parameter, ...]:
+    for inner in (hint, *typing.get_args(hint)):
+        if isinstance(inner, type) and dataclasses.is_dataclass(inner):
+            return parameters_of(inner)
+    return ()
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:

@@ -1,0 +1,78 @@
+"""flyball controllers: the catalogue, or one controller with its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flyball.cli.output import JsonOption, print_json, table
+
+if TYPE_CHECKING:
+    from flyball.control.controllers.catalogue import Entry, Parameter
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(help="A controller or wrapper (default: list them all).")] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the controllers and wrappers, or show one with its parameters."""
+    from flyball.control.controllers import catalogue
+    from flyball.control.wrappers import describe_wrappers
+
+    wrappers = describe_wrappers()
+    if name is None:
+        controllers = catalogue.describe()
+        if json:
+            print_json(
+                {"controllers": [_document(e) for e in controllers], "wrappers": [_document(e) for e in wrappers]}
+            )
+            return
+        typer.echo(
+            table([(e.name, _parameters(e), e.help) for e in controllers], ("controller", "parameters", ""))
+        )
+        typer.echo()
+        typer.echo(table([(e.name, _parameters(e), e.help) for e in wrappers], ("wrapper", "parameters", "")))
+        return
+    entry = next((e for e in wrappers if e.name == name), None) or _controller(name, [e.name for e in wrappers])
+    if json:
+        print_json(_document(entry))
+        return
+    typer.echo(f"{entry.name}: {entry.text}\n")
+    if entry.parameters:
+        typer.echo(table(list(_rows(entry.parameters)), ("parameter", "type", "default", "meaning")))
+
+
+def _rows(parameters: tuple[Parameter, ...], above: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """A row for each parameter, those of a nested configuration below the one that holds it."""
+    for p in parameters:
+        yield above + p.name, p.type, "required" if p.required else _shown(p.default), p.meaning
+        yield from _rows(p.parts, f"{above}{p.name}.")
+
+
+def _controller(name: str, wrappers: list[str]) -> Entry:
+    from flyball.control.controllers import catalogue
+    from flyball.errors import InvalidValue
+
+    try:
+        return catalogue.describe(name)[0]
+    except InvalidValue as error:
+        raise InvalidValue(f"{error}; and the wrappers: {', '.join(wrappers)}") from None
+
+
+def _parameters(entry: Entry) -> str:
+    return ", ".join(p.name for p in entry.parameters if p.name != "inner")
+
+
+def _shown(default: Any) -> str:
+    return "none" if default is None else "none ()" if default == () else str(default)
+
+
+def _document(entry: Entry) -> dict[str, Any]:
+    return {"name": entry.name, "help": entry.help, "parameters": [_parameter(p) for p in entry.parameters]}
+
+
+def _parameter(p: Parameter) -> dict[str, Any]:
+    plain = {"name": p.name, "type": p.type, "required": p.required, "default": p.default, "meaning": p.meaning}
+    return {**plain, "parts": [_parameter(part) for part in p.parts]} if p.parts else plain

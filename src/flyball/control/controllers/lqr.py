@@ -1,0 +1,136 @@
+"""LQR: linear-quadratic state feedback with integral action, for several knobs and sensors at once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from flyball.control.controllers.common import (
+    OVERFLOW,
+    applied_or_vector,
+    as_tuple,
+    check_matrix,
+    vector_error,
+    why_unusable,
+)
+from flyball.control.step import Action, Sample, Value, hold
+from flyball.errors import InvalidValue
+
+
+@dataclass(frozen=True, slots=True)
+class LqrState:
+    """`command` was asked for last; `earlier` were applied before it, newest first."""
+
+    command: tuple[float, ...]
+    earlier: tuple[tuple[float, ...], ...] = ()
+    integral: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lqr:
+    """Vector state feedback with integral action: for knobs that act on each other, such as shares of a load.
+
+    Law: u(k) = I(k) − Ky·y(k) − Σⱼ Kuⱼ·u(k−j),  I(k) = I(k−1) + Ki·e(k),  with a row for each knob. Ku has
+    the blocks Ku₁ Ku₂ … side by side; a plant whose knobs act one interval late needs one block. Anti-windup
+    and start are those of state feedback, knob by knob; one set point stands for all sensors.
+
+    Balancing lanes: only the differences between N lanes can be controlled by sharing out a load, their mean
+    cannot. Design on N−1 differences and bring the gains to the lanes with `on_lanes`; the sum of the
+    commands then never changes, and whatever set point all lanes share drops out. Three lanes, the third
+    twice as slow:
+
+    >>> ki = on_lanes(((0.2, 0.0), (0.0, 0.2)))
+    >>> lqr, slowness = Lqr(ki=ki, ky=on_lanes(((0.1, 0.0), (0.0, 0.1)))), (1.0, 1.0, 2.0)
+    >>> state, shares = lqr.initial((1 / 3, 1 / 3, 1 / 3)), (1 / 3, 1 / 3, 1 / 3)
+    >>> for k in range(60):
+    ...     delays = tuple(s * w for s, w in zip(slowness, shares))
+    ...     state, action = lqr.step(state, Sample(k, 1.0, setpoint=0.0, measurement=delays))
+    ...     shares = action.command
+    >>> [round(share, 3) for share in shares]
+    [0.4, 0.4, 0.2]
+
+    Source: S5, load balancing of more than two lanes.
+    """
+
+    ki: tuple[tuple[float, ...], ...] = field(metadata={"help": "integral gains: a row a knob, a column a sensor"})
+    ky: tuple[tuple[float, ...], ...] = field(metadata={"help": "gains on the measurements, in the same shape"})
+    ku: tuple[tuple[float, ...], ...] = field(
+        default=(), metadata={"help": "gains on the last applied commands: a row a knob, blocks u(k−1), u(k−2), …"}
+    )
+
+    def __post_init__(self) -> None:
+        check_matrix(self, "ki")
+        check_matrix(self, "ky")
+        check_matrix(self, "ku")
+        knobs = len(self.ki)
+        if not knobs or not self.ki[0]:
+            raise InvalidValue(f"Lqr.ki has at least one knob and one sensor, got {self.ki!r}")
+        if len(self.ky) != knobs or len(self.ky[0]) != len(self.ki[0]):
+            raise InvalidValue(f"Lqr.ky has the shape of ki, got ki={self.ki!r}, ky={self.ky!r}")
+        if self.ku and (len(self.ku) != knobs or len(self.ku[0]) % knobs):
+            raise InvalidValue(f"Lqr.ku has {knobs} rows and a multiple of {knobs} columns, got {self.ku!r}")
+
+    @property
+    def _delay(self) -> int:
+        return len(self.ku[0]) // len(self.ki) if self.ku else 0
+
+    def initial(self, command: Value) -> LqrState:
+        start = tuple(map(float, as_tuple(command)))
+        if len(start) != len(self.ki):
+            raise InvalidValue(f"Lqr has {len(self.ki)} knobs, got the commands {command!r}")
+        return LqrState(start, (start,) * self._delay)
+
+    def step(self, state: LqrState, sample: Sample) -> tuple[LqrState, Action]:
+        in_force = applied_or_vector(sample, state.command)
+        under_way = (in_force, *state.earlier)[: self._delay]
+        integral = state.integral
+        if integral is not None:
+            integral = tuple(i + a - c for i, a, c in zip(integral, in_force, state.command, strict=True))
+        error = vector_error(sample, len(self.ki[0]))
+        held = LqrState(in_force, under_way, integral)
+        if error is None or sample.measurement is None:
+            return held, hold(why_unusable(sample))
+        fed_back = _product(self.ky, as_tuple(sample.measurement))
+        if self.ku:
+            on_commands = _product(self.ku, tuple(u for block in under_way for u in block))
+            fed_back = tuple(a + b for a, b in zip(fed_back, on_commands, strict=True))
+        if integral is None:
+            integral = tuple(u + f for u, f in zip(in_force, fed_back, strict=True))
+        integral = tuple(i + step for i, step in zip(integral, _product(self.ki, error), strict=True))
+        command = tuple(i - f for i, f in zip(integral, fed_back, strict=True))
+        if not all(map(math.isfinite, command)):
+            return held, hold(OVERFLOW)
+        return LqrState(command, under_way, integral), Action(command, _parts(integral, fed_back))
+
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+def on_lanes(gains: Matrix) -> Matrix:
+    """Gains from N−1 differences to N−1 commands, as gains from N lanes to N commands of constant sum.
+
+    The differences are yᵢ − mean(y) of the first N−1 lanes (the last one's follows, they add up to 0); the
+    last lane's command is what the others leave over. With T taking the differences and E giving the last
+    lane the rest, the gains are E·K·T: their columns add up to 0, and so do their rows.
+
+    >>> [[round(g, 3) for g in row] for row in on_lanes(((1.0,),))]  # two lanes: one controller on the difference
+    [[0.5, -0.5], [-0.5, 0.5]]
+    """
+    size = len(gains)
+    lanes = size + 1
+    if not size or any(len(row) != size for row in gains):
+        raise InvalidValue(f"gains on the differences of lanes are a square matrix, got {gains!r}")
+    rows = tuple(tuple((row[j] if j < size else 0.0) - sum(row) / lanes for j in range(lanes)) for row in gains)
+    return (*rows, tuple(-sum(row[j] for row in rows) for j in range(lanes)))
+
+
+def _product(matrix: Matrix, vector: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(sum(g * v for g, v in zip(row, vector, strict=True)) for row in matrix)
+
+
+def _parts(integral: tuple[float, ...], fed_back: tuple[float, ...]) -> dict[str, float]:
+    """Receipts hold numbers by name: the terms of each knob, counted from 0."""
+    parts: dict[str, float] = {}
+    for number, (i, f) in enumerate(zip(integral, fed_back, strict=True)):
+        parts[f"i{number}"], parts[f"x{number}"] = i, -f
+    return parts

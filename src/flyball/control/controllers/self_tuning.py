@@ -1,0 +1,183 @@
+"""Self-tuning: learns the plant while it controls it, and changes its gains only when the new ones are proven."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyball.control.controllers.common import (
+    OVERFLOW,
+    applied_or,
+    as_scalar,
+    check_between,
+    check_finite,
+    check_whole,
+)
+from flyball.control.controllers.pi import Pi, PiState
+from flyball.control.gains import Gains
+from flyball.control.models import Arx
+from flyball.control.placement import pair_of, place
+from flyball.control.recursive import Rls, RlsState
+from flyball.control.signals import Limits, prbs
+from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.verify import verify
+from flyball.errors import InvalidValue
+
+_SLOWER = (1.0, 1.5, 2.5, 4.0)  # where the wish cannot be had, a slower one is tried: factors of the settling
+_PROBE_PERIOD = 127
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTuningState:
+    """The gains in use and the memory of PI and least squares.
+
+    `command` is what was asked for last, of which `probe` was the probing signal's part; `judged_at` is the
+    number of learnt samples when a design was last tried, `verdict` what came of it.
+    """
+
+    kp: float
+    ki: float
+    pi: PiState
+    rls: RlsState
+    command: float
+    probe: float = 0.0
+    samples: int = 0
+    judged_at: int = 0
+    swaps: int = 0
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTuning:
+    """PI that identifies its plant as it runs, redesigns itself, and swaps gains only if verified.
+
+    Law: PI with gains (Kp, Ki), and at each sample recursive least squares (forgetting λ) on y(k+1) = a·y(k)
+    + b·u(k−D) + c from measurement and *applied* command. After every `every` samples that were learnt from:
+    place poles for the wished settling and overshoot on the estimated model, verify the loop over the
+    confidence region of the estimate, and take the new gains only when the verdict is `accepted`; otherwise a
+    slower wish is tried, and the gains stay when none passes. A swap is bumpless: the new gains continue from
+    the applied command.
+
+    Data of a closed loop teach little while the command rests. `probe` adds a bounded pseudo-random ±probe to
+    the command; without it the loop learns from set-point changes and disturbances alone. The PI never sees
+    the probe.
+
+    >>> loop, y = SelfTuning(kp=0.0, ki=0.001, settling=8.0, probe=0.2), 100.0
+    >>> state = loop.initial(2.0)
+    >>> for k in range(120):  # a plant that the loop knows nothing of
+    ...     state, action = loop.step(state, Sample(k, 1.0, setpoint=400.0, measurement=y))
+    ...     y = 0.26 * y + 59.73 * action.command
+    >>> state.swaps > 0, round(0.26 - 59.73 * state.kp, 2), state.verdict  # the poles' product: radius² = 0.37
+    (True, 0.37, 'accepted: stable with gain margin ..., phase margin ... and sensitivity peak ...')
+
+    Source: adaptive control, which S1 and S5 name as future work.
+    """
+
+    kp: float = field(metadata={"help": "proportional gain at the start: choose a cautious one"})
+    ki: float = field(metadata={"help": "integral gain at the start: its sign must be right"})
+    settling: float = field(default=10.0, metadata={"help": "wished settling, in samples to 2 %"})
+    overshoot: float = field(default=0.1, metadata={"help": "wished overshoot as a fraction, 0.1 is 10 %"})
+    delay: int = field(default=0, metadata={"help": "input delay D of the plant, in samples"})
+    forgetting: float = field(default=0.98, metadata={"help": "λ of least squares: memory of 1/(1−λ) samples"})
+    every: int = field(default=20, metadata={"help": "learnt samples between two designs"})
+    probe: float = field(default=0.0, metadata={"help": "amplitude of the probing signal on the command; 0: none"})
+
+    def __post_init__(self) -> None:
+        check_finite(self, "kp", "ki")
+        check_between(self, "settling", 1.0, math.inf, high_open=True)
+        check_between(self, "overshoot", 0.0, 1.0, high_open=True)
+        check_whole(self, "delay", 0)
+        check_between(self, "forgetting", 0.5, 1.0)
+        check_whole(self, "every", 10)
+        check_between(self, "probe", 0.0, math.inf, high_open=True)
+
+    @property
+    def _rls(self) -> Rls:
+        return _estimator(self.delay, self.forgetting)
+
+    def initial(self, command: Value) -> SelfTuningState:
+        start = as_scalar(command)
+        pi = Pi(self.kp, self.ki).initial(start)
+        return SelfTuningState(float(self.kp), float(self.ki), pi, self._rls.initial(), start)
+
+    def step(self, state: SelfTuningState, sample: Sample) -> tuple[SelfTuningState, Action]:
+        in_force = applied_or(sample, state.command)
+        rls = self._learn(state.rls, sample, in_force)
+        kp, ki, memory, swaps = state.kp, state.ki, state.pi, state.swaps
+        judged_at, verdict = state.judged_at, state.verdict
+        aside = in_force - state.probe  # the command that was applied, without the part that only probed
+        swapped = False
+        if rls.updates - judged_at >= self.every:
+            judged_at = rls.updates
+            gains, verdict = self._redesign(rls)
+            if gains is not None:
+                kp, ki, swaps, swapped = gains.kp, gains.ki, swaps + 1, True
+                memory = Pi(kp, ki).initial(aside)
+        memory, action = Pi(kp, ki).step(memory, _seen_by_pi(sample, aside))
+        learnt = (rls, state.samples + 1, judged_at, swaps, verdict)
+        if action.command is None:
+            return self._after(kp, ki, memory, state.command, state.probe, learnt), action
+        probe = self.probe * _probing()[state.samples % _PROBE_PERIOD] if self.probe else 0.0
+        command = as_scalar(action.command) + probe
+        if not math.isfinite(command):
+            return self._after(kp, ki, memory, state.command, state.probe, learnt), hold(OVERFLOW)
+        parts = {**action.parts, "probe": probe} if probe else action.parts
+        reason = f"new gains kp={kp:.4g}, ki={ki:.4g}, {verdict}" if swapped else ""
+        return self._after(kp, ki, memory, command, probe, learnt), Action(command, parts, reason=reason)
+
+    @staticmethod
+    def _after(
+        kp: float,
+        ki: float,
+        pi: PiState,
+        command: float,
+        probe: float,
+        learnt: tuple[RlsState, int, int, int, str],
+    ) -> SelfTuningState:
+        rls, samples, judged_at, swaps, verdict = learnt
+        return SelfTuningState(kp, ki, pi, rls, command, probe, samples, judged_at, swaps, verdict)
+
+    def _learn(self, rls: RlsState, sample: Sample, in_force: float) -> RlsState:
+        measured = sample.measurement
+        return self._rls.update(rls, None if isinstance(measured, tuple) else measured, in_force)
+
+    def _redesign(self, rls: RlsState) -> tuple[Gains | None, str]:
+        """Gains that are proven for every model the data allow, or None, and what was found."""
+        model = self._rls.model(rls)
+        if model is None or not _is_sensible(model):
+            return None, "no usable model yet: gains kept"
+        covariance = self._rls.covariance(rls)
+        why = ""
+        for factor in _SLOWER:
+            try:
+                gains = place(model, "pi", pair_of(self.settling * factor, self.overshoot))
+                certificate = verify(model, gains, covariance=covariance)
+            except InvalidValue as error:
+                why = why or str(error)
+                continue
+            if certificate.accepted and isinstance(gains, Gains):
+                return gains, f"accepted: {certificate.reason}"
+            why = why or certificate.reason
+        return None, f"gains kept: {why}"
+
+
+def _is_sensible(model: Arx) -> bool:
+    """A knob with an effect, and numbers that arithmetic can bear."""
+    return model.b[0] != 0.0 and all(abs(x) < 1e100 for x in (*model.a, *model.b, model.offset))
+
+
+def _seen_by_pi(sample: Sample, applied: float) -> Sample:
+    return Sample(sample.time, sample.dt, sample.setpoint, sample.measurement, applied, sample.disturbances)
+
+
+@functools.cache
+def _estimator(delay: int, forgetting: float) -> Rls:
+    return Rls(delay=delay, forgetting=forgetting)
+
+
+@functools.cache
+def _probing() -> tuple[Any, ...]:
+    """One period of ±1; the same for every loop, so a replay repeats it."""
+    return tuple(prbs(_PROBE_PERIOD, 0.0, 1.0, Limits(-1.0, 1.0), seed=1).tolist())
