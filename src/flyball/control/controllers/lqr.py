@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from flyball.control.controllers.common import (
     OVERFLOW,
@@ -15,6 +16,12 @@ from flyball.control.controllers.common import (
 )
 from flyball.control.step import Action, Sample, Value, hold
 from flyball.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from flyball.control.lanes import LaneBalance
+    from flyball.control.models import Array
+
+Matrix: TypeAlias = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +42,20 @@ class Lqr:
     and start are those of state feedback, knob by knob; one set point stands for all sensors.
 
     Balancing lanes: only the differences between N lanes can be controlled by sharing out a load, their mean
-    cannot. Design on N−1 differences and bring the gains to the lanes with `on_lanes`; the sum of the
-    commands then never changes, and whatever set point all lanes share drops out. Three lanes, the third
-    twice as slow:
+    cannot. `flyball.control.lanes.balance` designs on the N−1 differences and gives gains in lane
+    coordinates, whose rows and columns sum to zero: the sum of the shares never changes, and the set point
+    that all lanes share drops out. Three lanes with one interval of delay, the third twice as slow:
 
-    >>> ki = on_lanes(((0.2, 0.0), (0.0, 0.2)))
-    >>> lqr, slowness = Lqr(ki=ki, ky=on_lanes(((0.1, 0.0), (0.0, 0.1)))), (1.0, 1.0, 2.0)
-    >>> state, shares = lqr.initial((1 / 3, 1 / 3, 1 / 3)), (1 / 3, 1 / 3, 1 / 3)
-    >>> for k in range(60):
-    ...     delays = tuple(s * w for s, w in zip(slowness, shares))
-    ...     state, action = lqr.step(state, Sample(k, 1.0, setpoint=0.0, measurement=delays))
-    ...     shares = action.command
-    >>> [round(share, 3) for share in shares]
+    >>> from flyball.control.lanes import balance
+    >>> from flyball.control.models import first_order
+    >>> lqr, slowness = for_lanes(balance(3, first_order(0.6, 2.5, delay=1))), (1.0, 1.0, 2.0)
+    >>> y, under_way = (0.0, 0.0, 0.0), (1 / 3, 1 / 3, 1 / 3)
+    >>> state = lqr.initial(under_way)
+    >>> for k in range(100):
+    ...     state, action = lqr.step(state, Sample(k, 1.0, setpoint=0.0, measurement=y))
+    ...     y = tuple(0.6 * yi + 2.5 * si * wi for yi, si, wi in zip(y, slowness, under_way))
+    ...     under_way = action.command
+    >>> [round(share, 3) for share in under_way]
     [0.4, 0.4, 0.2]
 
     Source: S5, load balancing of more than two lanes.
@@ -103,25 +112,16 @@ class Lqr:
         return LqrState(command, under_way, integral), Action(command, _parts(integral, fed_back))
 
 
-Matrix = tuple[tuple[float, ...], ...]
+def for_lanes(balance: LaneBalance) -> Lqr:
+    """The controller that runs a design of `flyball.control.lanes`: knobs are shares, sensors are responses."""
+    lanes = len(balance.on_responses)
+    blocks = [block.tolist() for block in balance.on_shares]
+    under_way = tuple(tuple(gain for block in blocks for gain in block[lane]) for lane in range(lanes))
+    return Lqr(ki=_matrix(balance.on_sums), ky=_matrix(balance.on_responses), ku=under_way if blocks else ())
 
 
-def on_lanes(gains: Matrix) -> Matrix:
-    """Gains from N−1 differences to N−1 commands, as gains from N lanes to N commands of constant sum.
-
-    The differences are yᵢ − mean(y) of the first N−1 lanes (the last one's follows, they add up to 0); the
-    last lane's command is what the others leave over. With T taking the differences and E giving the last
-    lane the rest, the gains are E·K·T: their columns add up to 0, and so do their rows.
-
-    >>> [[round(g, 3) for g in row] for row in on_lanes(((1.0,),))]  # two lanes: one controller on the difference
-    [[0.5, -0.5], [-0.5, 0.5]]
-    """
-    size = len(gains)
-    lanes = size + 1
-    if not size or any(len(row) != size for row in gains):
-        raise InvalidValue(f"gains on the differences of lanes are a square matrix, got {gains!r}")
-    rows = tuple(tuple((row[j] if j < size else 0.0) - sum(row) / lanes for j in range(lanes)) for row in gains)
-    return (*rows, tuple(-sum(row[j] for row in rows) for j in range(lanes)))
+def _matrix(gains: Array) -> Matrix:
+    return tuple(tuple(float(gain) for gain in row) for row in gains)
 
 
 def _product(matrix: Matrix, vector: tuple[float, ...]) -> tuple[float, ...]:
