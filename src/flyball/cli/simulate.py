@@ -1,0 +1,162 @@
+"""flyball simulate: try a controller on a plant before it touches anything real."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flyball.cli.output import JsonOption, note, print_json, table
+from flyball.cli.plot import PlotOption, check_plot_path
+from flyball.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from flyball.control.models import Arx
+    from flyball.control.step import Controller
+    from flyball.twin.closed_loop import Run
+
+
+def command(
+    a: Annotated[str, typer.Option("--a", help="Coefficient a of the plant (a₁,a₂,… for higher orders).")],
+    b: Annotated[str, typer.Option("--b", help="Coefficient b of the plant (b₁,b₂,… for several).")],
+    goal: Annotated[float, typer.Option(help="What the output should become.")],
+    controller: Annotated[
+        str, typer.Option(help="Controller of the catalogue, see `flyball controllers`.")
+    ] = "pi",
+    kp: Annotated[float | None, typer.Option(help="Proportional gain.")] = None,
+    ki: Annotated[float | None, typer.Option(help="Integral gain.")] = None,
+    kd: Annotated[float | None, typer.Option(help="Derivative gain.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other parameter; may be repeated.")
+    ] = None,
+    delay: Annotated[int, typer.Option(help="Input delay of the plant in samples.")] = 0,
+    offset: Annotated[float, typer.Option(help="Offset c of the plant.")] = 0.0,
+    samples: Annotated[int, typer.Option(help="Length of the run.")] = 100,
+    start: Annotated[float | None, typer.Option(help="Command at the start (default: the lowest, or 0).")] = None,
+    low: Annotated[float | None, typer.Option(help="Lowest command.")] = None,
+    high: Annotated[float | None, typer.Option(help="Highest command.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="The knob knows whole numbers only.")] = False,
+    noise: Annotated[float, typer.Option(help="Standard deviation of the process noise.")] = 0.0,
+    sensor_noise: Annotated[float, typer.Option(help="Standard deviation of the sensor's noise.")] = 0.0,
+    step_disturbance: Annotated[
+        float, typer.Option(help="Load added to the plant's equation from --step-at on.")
+    ] = 0.0,
+    step_at: Annotated[int | None, typer.Option(help="Sample of the disturbance (default: half way).")] = None,
+    guard: Annotated[bool, typer.Option("--guard", help="Watch the loop as a live one is watched.")] = False,
+    skip: Annotated[int | None, typer.Option(help="Samples left out of mean and std (default: half).")] = None,
+    band: Annotated[float, typer.Option(help="Settled: within this fraction of the goal.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
+    plot: PlotOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a controller on the plant y(k+1) = a·y(k) + b·u(k−delay) + offset and print how it does.
+
+    Exit code 0 whatever the loop does: an unstable loop is a result, not a mistake.
+    """
+    from flyball.control.guard import Guard
+    from flyball.control.models import Arx
+    from flyball.twin import closed_loop
+
+    check_plot_path(plot)
+    limits = _limits(low, high)
+    if skip is not None and not 0 <= skip < samples - 1:
+        raise InvalidValue(f"--skip is a number of samples from 0 to {samples - 2}, got {skip}")
+    if step_at is not None and not 0 <= step_at < samples:
+        raise InvalidValue(f"--step-at is a sample from 0 to {samples - 1}, got {step_at}")
+    if not 0 < band < 1:
+        raise InvalidValue(f"--band is a fraction between 0 and 1, got {band}")
+    model = Arx(_numbers("--a", a), _numbers("--b", b), delay, offset)
+    law = _controller(controller, {"kp": kp, "ki": ki, "kd": kd}, settings or [])
+    disturbed_from = samples // 2 if step_at is None else step_at
+    setup = closed_loop.Setup(
+        model=model,
+        controller=law,
+        goal=goal,
+        samples=samples,
+        command=start if start is not None else limits[0] if limits else 0.0,
+        limits=limits,
+        whole=whole,
+        noise=noise,
+        sensor_noise=sensor_noise,
+        disturbance=closed_loop.step_at(disturbed_from, step_disturbance) if step_disturbance else None,
+        guard=Guard() if guard else None,
+        seed=seed,
+    )
+    run = closed_loop.run_closed_loop(setup)
+    found = asdict(run.summary(skip=samples // 2 if skip is None else skip, band=band))
+    if plot is not None:
+        _draw(run, model, repr(law), plot)
+        note(f"picture in {plot}")
+    if json:
+        arrays = {"measurement": run.measurement, "command": run.command}
+        print_json({"controller": repr(law), "goal": goal, "samples": samples, "seed": seed, **found, **arrays})
+        return
+    words = {
+        "mean": "output, mean",
+        "std": "output, standard deviation",
+        "rmse": "root mean square error",
+        "settling": f"settled within {band:.0%} after (samples)",
+        "overshoot": "overshoot, fraction of the step",
+        "command_mean": "command, mean",
+        "command_std": "command, standard deviation",
+        "saturated": "samples at a limit",
+        "alert": "guard",
+    }
+    shown = {**found, "settling": "never" if found["settling"] is None else found["settling"]}
+    rows = [(text, shown[key]) for key, text in words.items() if key != "alert" or shown[key]]
+    typer.echo(table(rows, header=(repr(law), f"goal {goal:g}")))
+
+
+def _limits(low: float | None, high: float | None) -> tuple[float, float] | None:
+    if low is None and high is None:
+        return None
+    if low is None or high is None:
+        raise InvalidValue(f"limits need --low and --high, got low={low}, high={high}")
+    return low, high
+
+
+def _numbers(option: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidValue(f"{option} is a number, or several with commas between, got {text!r}") from None
+
+
+def _controller(name: str, gains: dict[str, float | None], settings: list[str]) -> Controller[Any]:
+    from pydantic import BaseModel
+
+    from flyball.loops.config import ControllerField
+    from flyball.loops.toml import check
+
+    class Options(BaseModel):
+        controller: ControllerField
+
+    config: dict[str, Any] = {key: value for key, value in gains.items() if value is not None}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise InvalidValue(f"--set takes KEY=VALUE, got {setting!r}")
+        try:
+            config[key.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            config[key.strip()] = value  # a bare word
+    found: Controller[Any] = check({"controller": {"name": name, **config}}, Options, "options").controller
+    return found
+
+
+def _draw(run: Run, model: Arx, law: str, path: Any) -> None:
+    from flyball.cli.plot import FREE_RUN, MEASURED, ONE_STEP, new_figure, save_figure
+
+    figure, (above, below) = new_figure(rows=2)
+    delay = f", delay {model.delay}" if model.delay else ""
+    above.set_title(f"{law} on a = {model.a}, b = {model.b}{delay}", fontsize=10)
+    above.plot(run.time, run.measurement, color=ONE_STEP, label="output")
+    above.plot(run.time, run.goal, color=MEASURED, linestyle="--", label="goal")
+    above.set_ylabel("output")
+    above.legend(frameon=False)
+    below.step(run.time, run.command, where="post", color=FREE_RUN)
+    below.set_ylabel("command")
+    below.set_xlabel("sample")
+    save_figure(figure, path)

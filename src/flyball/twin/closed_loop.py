@@ -1,0 +1,135 @@
+"""One loop on one linear plant, start to end: what `flyball simulate` and the experiments run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flyball.control.guard import Guard
+from flyball.control.models import Array, Arx
+from flyball.control.step import Controller
+from flyball.errors import InvalidValue
+from flyball.loops.policy import Policy, Receipt
+from flyball.twin.engine import Twin, TwinLoop
+from flyball.twin.plants import ArxPlant
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Everything that determines a run: the same set-up gives the same run, noise included."""
+
+    model: Arx
+    controller: Controller[Any]
+    goal: float | Callable[[float], float]
+    samples: int = 100
+    period_s: float = 1.0
+    command: float = 0.0
+    output: float | None = None
+    limits: tuple[float, float] | None = None
+    whole: bool = False
+    noise: float = 0.0
+    sensor_noise: float = 0.0
+    disturbance: Callable[[float], float] | None = None
+    guard: Guard | None = None
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.samples < 2:
+            raise InvalidValue(f"a run takes at least 2 samples, got {self.samples}")
+        if not callable(self.goal) and not math.isfinite(self.goal):
+            raise InvalidValue(f"the goal is a finite number, got {self.goal}")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What happened: arrays over the samples, and the receipts behind them."""
+
+    time: Array
+    goal: Array
+    measurement: Array
+    command: Array
+    receipts: tuple[Receipt, ...]
+
+    def summary(self, *, skip: int = 0, band: float = 0.05) -> Summary:
+        """Figures of the run; mean, std and rmse leave out the first `skip` samples.
+
+        Settled means: within `band` (a fraction of the last goal) of the goal from that sample on, None where
+        that never happens. Overshoot is how far the output went beyond the last goal, as a fraction of the
+        step from where it stood at the start.
+        """
+        tail, goal = self.measurement[skip:], float(self.goal[-1])
+        outside = np.flatnonzero(np.abs(self.measurement - goal) > band * abs(goal))
+        settled = int(outside[-1]) + 1 if outside.size else 0
+        step = goal - float(self.measurement[0])
+        beyond = float(np.max((self.measurement - goal) * np.sign(step))) if step else 0.0
+        return Summary(
+            mean=float(tail.mean()),
+            std=float(tail.std()),
+            rmse=float(np.sqrt(np.mean((tail - self.goal[skip:]) ** 2))),
+            settling=settled if settled < self.measurement.size else None,
+            overshoot=max(0.0, beyond / abs(step)) if step else 0.0,
+            command_mean=float(self.command[skip:].mean()),
+            command_std=float(self.command[skip:].std()),
+            saturated=sum(receipt.saturated != 0 for receipt in self.receipts[skip:]),
+            alert=next((receipt.alert for receipt in self.receipts if receipt.alert), ""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    mean: float
+    std: float
+    rmse: float
+    settling: int | None
+    overshoot: float
+    command_mean: float
+    command_std: float
+    saturated: int
+    alert: str
+
+
+def run_closed_loop(setup: Setup) -> Run:
+    """Run a loop on its plant in the twin.
+
+    >>> from flyball.control.controllers.pi import Pi
+    >>> from flyball.control.models import first_order
+    >>> run = run_closed_loop(Setup(first_order(0.26, 59.73), Pi(-0.0016, 0.0060), 400.0, command=1.0))
+    >>> found = run.summary(skip=50)
+    >>> round(found.mean, 3), round(found.std, 3), found.settling
+    (400.0, 0.0, 6)
+    """
+    plant = ArxPlant(
+        setup.model,
+        period_s=setup.period_s,
+        command=setup.command,
+        output=setup.output,
+        noise=setup.noise,
+        sensor_noise=setup.sensor_noise,
+        disturbance=setup.disturbance,
+        limits=setup.limits,
+        whole=setup.whole,
+        rng=np.random.default_rng(setup.seed),
+    )
+    policy = Policy("simulation", setup.controller, setup.period_s, setup.limits, setup.guard)
+    twin = Twin()
+    loop = twin.add(TwinLoop(policy, plant, setup.goal, setup.command))
+    twin.run(samples=setup.samples)
+    receipts = tuple(loop.receipts)
+    return Run(
+        time=np.array([receipt.time for receipt in receipts]),
+        goal=np.array([receipt.setpoint for receipt in receipts], dtype=float),
+        measurement=np.array([receipt.measurement for receipt in receipts], dtype=float),
+        command=np.array(
+            [receipt.applied if receipt.command is None else receipt.command for receipt in receipts], dtype=float
+        ),
+        receipts=receipts,
+    )
+
+
+def step_at(time_s: float, size: float) -> Callable[[float], float]:
+    """A load disturbance that sets in at `time_s` and stays."""
+    return lambda time: size if time >= time_s else 0.0
