@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from flyball.servers import ServerMissing
+from flyball.servers.kafka import KafkaServer
 from flyball.servers.rabbitmq import RabbitMqNode, installed
 
 # Tests say nothing about time: a loaded machine must not fail them. A failure prints what repeats it.
@@ -35,3 +37,22 @@ def amqp_url(request: pytest.FixtureRequest) -> str:
     if not installed():
         pytest.skip("no RabbitMQ: set FLYBALL_TEST_AMQP_URL, or apt-get install rabbitmq-server")
     return str(request.getfixturevalue("rabbitmq").url)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """A local Kafka broker. Tests that kill or pause a broker start their own."""
+    server = KafkaServer()
+    try:
+        server.start()
+    except ServerMissing as reason:
+        pytest.skip(f"no Kafka: set FLYBALL_TEST_KAFKA_URL, or: {reason}")
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_url(request: pytest.FixtureRequest) -> str:
+    """The broker that FLYBALL_TEST_KAFKA_URL names, else the local one."""
+    given = os.environ.get("FLYBALL_TEST_KAFKA_URL")
+    return given or str(request.getfixturevalue("kafka").url)

@@ -56,6 +56,10 @@ class BaseReceiver(ABC):
     def in_flight(self) -> int:
         return len(self._out)
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def set_window(self, window: int) -> None:
         self._window = _checked(window)
         self._wake.set()
