@@ -66,7 +66,7 @@ class ServerProcess:
                 env=dict(environment),
                 start_new_session=True,  # a Ctrl-C in the terminal is for the command, not for its servers
             )
-        return cls(popen.pid, _start_time(popen.pid) or "", popen)
+        return cls(popen.pid, start_time(popen.pid) or "", popen)
 
     @classmethod
     def find(cls, record: object) -> ServerProcess | None:
@@ -83,7 +83,7 @@ class ServerProcess:
     def alive(self) -> bool:
         if self.popen is not None:
             return self.popen.poll() is None
-        return bool(self.started) and _start_time(self.pid) == self.started
+        return bool(self.started) and start_time(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> None:
         if self.alive:
@@ -111,7 +111,7 @@ class ServerProcess:
         return True
 
 
-def _start_time(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
     """When a process began, in the kernel's ticks since boot; None if there is none, or only its remains."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()

@@ -1,0 +1,75 @@
+"""flyball broker: real brokers on this machine, for trials."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flyball.cli.output import JsonOption, note, print_json, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from flyball.servers import Server
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command("up")
+def up(
+    kind: Annotated[str, typer.Argument(metavar="rabbitmq|kafka", help="What to start.")],
+    nodes: Annotated[int, typer.Option(help="How many, each with its own ports and data.")] = 1,
+    json: JsonOption = False,
+) -> None:
+    """Start real brokers here; they run until `flyball broker down`."""
+    from flyball.servers import state
+
+    if not json:
+        note(f"starting {nodes} × {kind} …")
+    _show(state.up(kind, nodes, state.state_folder()), json)
+
+
+@app.command("down")
+def down(json: JsonOption = False) -> None:
+    """Stop the brokers that `up` started from this folder, and remove their data."""
+    from flyball.servers import state
+
+    stopped = state.down(state.state_folder())
+    if json:
+        print_json({"stopped": stopped})
+    else:
+        typer.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+@app.command("status")
+def status(json: JsonOption = False) -> None:
+    """What `up` started from this folder, and whether it runs."""
+    from flyball.servers import state
+
+    _show(state.status(state.state_folder()), json)
+
+
+def _show(servers: Sequence[Server], as_json: bool) -> None:
+    if as_json:
+        document = [
+            {
+                "name": server.name,
+                "running": bool(server.pids),
+                "pids": list(server.pids),
+                "url": server.url,
+                "urls": dict(server.urls),
+            }
+            for server in servers
+        ]
+        print_json({"servers": document})
+        return
+    if not servers:
+        typer.echo("no brokers were started from this folder: flyball broker up rabbitmq")
+        return
+    rows = [
+        (server.name, "yes" if server.pids else "no", what, url)
+        for server in servers
+        for what, url in server.urls.items()
+    ]
+    typer.echo(table(rows, header=("name", "running", "for", "url")))

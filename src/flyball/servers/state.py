@@ -1,0 +1,106 @@
+"""Servers that outlive the command that started them: `flyball broker up` remembers, `down` finds and ends.
+
+Memory is one JSON file in the state folder (`.flyball/servers` below the working folder, or FLYBALL_STATE). It
+is written after each server that came up, so that nothing that runs is ever forgotten, and it is never trusted
+alone: a process counts as ours only if its pid still has the start time that was noted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from flyball.errors import InvalidValue
+from flyball.servers import Server
+
+Kind: TypeAlias = Literal["rabbitmq", "kafka"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def state_folder() -> Path:
+    return Path(os.environ.get("FLYBALL_STATE") or Path.cwd() / ".flyball") / "servers"
+
+
+def up(kind: str, nodes: int, folder: Path) -> list[Server]:
+    """Start servers and remember them; if one fails, those before it stay up and remembered."""
+    if kind not in KINDS:
+        raise InvalidValue(f"there is no server {kind!r} to start; there are: {', '.join(KINDS)}")
+    if not 1 <= nodes <= 32:
+        raise InvalidValue(f"--nodes has to be from 1 to 32, not {nodes}")
+    started = []
+    with _memory(folder) as known:
+        for _ in range(nodes):
+            number = 1 + max((int(name.rpartition("-")[2]) for name in known), default=0)
+            name = f"{kind}-{number}"
+            server = _new(kind, name, folder / name)
+            server.start()
+            known[name] = {"kind": kind, **server.record()}
+            _save(folder, known)
+            started.append(server)
+    return started
+
+
+def status(folder: Path) -> list[Server]:
+    """All remembered servers, running or not."""
+    with _memory(folder) as known:
+        return [_found(record) for record in known.values()]
+
+
+def down(folder: Path) -> list[str]:
+    """Stop all remembered servers, remove their data, and forget them; their names."""
+    with _memory(folder) as known:
+        names = list(known)
+        for name in names:
+            _found(known[name]).stop()
+            shutil.rmtree(folder / name, ignore_errors=True)
+            del known[name]
+            _save(folder, known)
+    return names
+
+
+def _new(kind: str, name: str, folder: Path) -> Server:
+    if kind == "rabbitmq":
+        from flyball.servers.rabbitmq import RabbitMqNode
+
+        return RabbitMqNode(name=f"flyball-{name}", folder=folder)
+    from flyball.servers.kafka import KafkaServer
+
+    return KafkaServer(name=f"flyball-{name}", folder=folder)
+
+
+def _found(record: dict[str, Any]) -> Server:
+    details = {key: value for key, value in record.items() if key != "kind"}
+    if record["kind"] == "rabbitmq":
+        from flyball.servers.rabbitmq import RabbitMqNode
+
+        return RabbitMqNode.from_record(details)
+    from flyball.servers.kafka import KafkaServer
+
+    return KafkaServer.from_record(details)
+
+
+@contextmanager
+def _memory(folder: Path) -> Iterator[dict[str, dict[str, Any]]]:
+    """What is remembered, for one command at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = folder / "servers.json"
+        try:
+            known = json.loads(path.read_text()) if path.exists() else {}
+        except ValueError:
+            raise InvalidValue(f"{path} is damaged: end the servers it names by hand and remove it") from None
+        yield known
+
+
+def _save(folder: Path, known: dict[str, dict[str, Any]]) -> None:
+    draft = folder / "servers.json.new"
+    draft.write_text(json.dumps(known, indent=2) + "\n")
+    draft.chmod(0o600)
+    draft.replace(folder / "servers.json")

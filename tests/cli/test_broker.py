@@ -1,0 +1,63 @@
+"""flyball broker: servers outlive the command, are found again, and leave nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball.servers.process import accepts, start_time
+from flyball.servers.rabbitmq import installed
+
+
+def _flyball(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "FLYBALL_STATE"}
+    return subprocess.run(
+        [sys.executable, "-m", "flyball", "broker", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def _json(folder: Path, *arguments: str) -> dict[str, Any]:
+    answer = _flyball(folder, *arguments, "--json")
+    assert answer.returncode == 0, answer.stderr
+    return dict(json.loads(answer.stdout))
+
+
+@pytest.mark.skipif(not installed(), reason="rabbitmq-server is not installed: apt-get install rabbitmq-server")
+def test_up_status_down(tmp_path: Path) -> None:
+    try:
+        (started,) = _json(tmp_path, "up", "rabbitmq")["servers"]
+        assert started["running"]
+        assert set(started["urls"]) == {"amqp", "stream", "management"}
+        assert started["url"].startswith("amqp://guest:guest@127.0.0.1:")
+        port = int(started["url"].split(":")[3].split("/")[0])
+        assert accepts(port)
+        assert _json(tmp_path, "status")["servers"] == [started]
+    finally:
+        stopped = _json(tmp_path, "down")
+    assert stopped == {"stopped": ["rabbitmq-1"]}
+    assert not accepts(port)
+    assert [start_time(pid) for pid in started["pids"]] == [None, None]
+    assert _json(tmp_path, "status") == {"servers": []}
+    assert not (tmp_path / ".flyball" / "servers" / "rabbitmq-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(("up", "joram"), "rabbitmq, kafka"), (("up", "rabbitmq", "--nodes", "0"), "1 to 32")]
+)
+def test_mistakes_are_one_sentence(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    answer = _flyball(tmp_path, *arguments)
+    assert answer.returncode == 2
+    assert words in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert answer.stdout == ""
