@@ -20,6 +20,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, repeat
 
+from flyball.brokers.bulk import make_many
 from flyball.brokers.port import HeaderValue, Message
 
 _HEADER = struct.Struct("<BBHII")
@@ -117,7 +118,8 @@ class Batch:
         if "types" in self._extras:
             known = self._extras["types"]
             types = repeat(known[0]) if len(known) == 1 else known[low:high]
-        return list(map(Message, bodies, self._id_range(low, high), keys, headers, times, types))
+        ids = self._id_range(low, high)
+        return make_many(Message, high - low, bodies, ids, keys, headers, times, types)
 
     def _id_range(self, low: int, high: int) -> list[str]:
         if not self._width:

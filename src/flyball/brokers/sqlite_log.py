@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any, Self
 
+from flyball.brokers.bulk import make_many
 from flyball.brokers.log_reader import LogChunk
 from flyball.brokers.patterns import check_name
 from flyball.brokers.port import NoSuchChannel, Record, Unsupported
@@ -54,7 +55,7 @@ class SqliteLogReader:
         for first, low, high, batch, stored_s in self._batches(partition, start, stop):
             messages = batch.messages(low, high)
             offsets = range(first + low, first + high)
-            yield list(map(Record, repeat(partition), offsets, messages, repeat(stored_s)))
+            yield make_many(Record, high - low, repeat(partition), offsets, messages, repeat(stored_s))
 
     def _batches(self, partition: int, start: int, stop: int) -> Iterator[tuple[int, int, int, Batch, float]]:
         """(first offset, range of the batch that is wanted, batch, time it was stored), in order."""

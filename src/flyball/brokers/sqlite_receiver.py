@@ -7,11 +7,12 @@ import itertools
 import sqlite3
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
 from flyball.brokers import sqlite_claims
+from flyball.brokers.bulk import make_many
 from flyball.brokers.port import Delivery
 from flyball.brokers.receiver import BaseReceiver
 from flyball.brokers.sqlite_claims import Lost, Range
@@ -92,15 +93,16 @@ class SqliteReceiver(BaseReceiver):
         self._forget_old()
         return deliveries
 
-    def _deliveries(self, claimed: Range) -> Iterable[Delivery]:
+    def _deliveries(self, claimed: Range) -> list[Delivery]:
         loaded = self._loaded[claimed.batch]
         self._loaded.move_to_end(claimed.batch)
         count = claimed.high - claimed.low
         first = loaded.first_offset + claimed.low
         tags = list(itertools.islice(self._tags, count))
         self._places.update(zip(tags, zip(repeat(claimed.batch), range(claimed.low, claimed.high)), strict=False))
-        return map(
+        return make_many(
             Delivery,
+            count,
             loaded.batch.messages(claimed.low, claimed.high),
             repeat(loaded.channel),
             tags,

@@ -7,9 +7,11 @@ import itertools
 import os
 import time
 from collections.abc import Sequence
+from itertools import repeat
 
 from flyball.brokers import sqlite_append
 from flyball.brokers.backoff import delays_s
+from flyball.brokers.bulk import make_many
 from flyball.brokers.port import BrokerError, Message, SendResult
 from flyball.brokers.rules import full, too_large
 from flyball.brokers.sqlite_append import Appended, Chunk, chunks
@@ -58,14 +60,9 @@ class SqliteSender:
             if not todo:
                 return
             done = await self._append(todo, sequence)
-            is_log = self._channel.kind == "log"
             for chunk, first in done.stored:
-                for at, (place, message) in enumerate(zip(chunk.places, chunk.messages, strict=True)):
-                    results[place] = (
-                        SendResult(message.id, partition=chunk.partition, offset=first + at)
-                        if is_log
-                        else SendResult(message.id)
-                    )
+                for result, place in zip(self._stored(chunk, first), chunk.places, strict=True):
+                    results[place] = result
             todo = done.left
             if not todo:
                 return
@@ -76,6 +73,14 @@ class SqliteSender:
                 await asyncio.sleep(wait_s)
             finally:
                 self._waiting -= 1
+
+    def _stored(self, chunk: Chunk, first: int) -> list[SendResult]:
+        count = len(chunk.places)
+        ids = [message.id for message in chunk.messages]
+        is_log = self._channel.kind == "log"
+        partitions = repeat(chunk.partition if is_log else None)
+        offsets = range(first, first + count) if is_log else repeat(None)
+        return make_many(SendResult, count, ids, repeat(None), repeat(False), partitions, offsets)
 
     async def _append(self, todo: Sequence[Chunk], sequence: int | None) -> Appended:
         name, producer, topology = self._channel.name, self._producer, self._session.topology

@@ -1,0 +1,15 @@
+"""Brokers: throughput behind the port beside the raw client's, and the embedded broker's own figures."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+from flyball.lab import broker_cases
+from flyball.lab.bench import BenchContext, Row
+
+
+def run(context: BenchContext) -> Iterator[Row]:
+    for module in pkgutil.iter_modules(broker_cases.__path__):
+        yield from importlib.import_module(f"{broker_cases.__name__}.{module.name}").cases(context)
