@@ -10,12 +10,14 @@ import numpy as np
 from flyball.control.gains import AnyGains, StateGains
 from flyball.control.models import Arx
 from flyball.control.placement import pair_of, place
+from flyball.control.polynomials import closed_loop, radii
 from flyball.control.search import Demand, GainSearch
 from flyball.errors import InvalidValue
 
 # Slower and slower state feedback, in samples, and how far the poles beside the pair are pulled in.
 _SETTLINGS = tuple(float(x) for x in np.geomspace(2.0, 2000.0, 60))
 _REST = (0.0, 0.3, 0.6)
+_PACES = (0.9, 0.95, 0.98, 0.995, 1.0)  # pole radii: settled in 38, 78, 198, 798 samples
 
 
 def nearest_gains(plant: Arx, gains: AnyGains, passes: Callable[[AnyGains], bool]) -> AnyGains | None:
@@ -25,7 +27,14 @@ def nearest_gains(plant: Arx, gains: AnyGains, passes: Callable[[AnyGains], bool
     if not any(plant.b):
         return None
     search = GainSearch(plant, gains.kind, gains.derivative_filter, gains.feed_forward)
-    found = search.find(Demand(), search.distance_to(gains), near=gains)
+    # Gains that hardly act always pass; they are no offer. As quick as the loop was, or as quick as can be found.
+    own = float(radii(closed_loop(plant, gains.law()).characteristic[None, :])[0])
+    paces = [pace for pace in _PACES if not _PACES[0] < own < 1.0 or pace > own]
+    found = None
+    for pace in paces:
+        found = search.find(Demand(pace), search.distance_to(gains), near=gains)
+        if found is not None:
+            break
     if found is None:
         return None
     # A confidence region may ask for more than the margins do: weaker gains of the same shape then.

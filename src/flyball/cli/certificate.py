@@ -1,0 +1,206 @@
+"""What `flyball design` and `flyball verify` share: reading plants and gains, showing a certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from flyball.cli.output import table
+from flyball.cli.plot import FREE_RUN, MEASURED, ONE_STEP, new_figure, save_figure
+from flyball.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from flyball.control.gains import AnyGains, Kind
+    from flyball.control.models import Arx
+    from flyball.control.verify import Certificate
+
+# Numbers arrive as text, so that a wrong one is answered in one sentence that names the option.
+AOption: TypeAlias = Annotated[
+    str, typer.Option("--a", metavar="A", help="Coefficient of y(k); several, with commas, for a higher order.")
+]
+BOption: TypeAlias = Annotated[
+    str, typer.Option("--b", metavar="B", help="Coefficient of u(k−D); several, with commas, for more of them.")
+]
+DelayOption: TypeAlias = Annotated[str, typer.Option("--delay", metavar="D", help="Input delay D in samples.")]
+ControllerOption: TypeAlias = Annotated[
+    str, typer.Option("--controller", metavar="p|pi|pid|state", help="Kind of controller.")
+]
+FilterOption: TypeAlias = Annotated[
+    str, typer.Option("--derivative-filter", metavar="F", help="Pole of the filter on the D part, 0 to below 1.")
+]
+
+EXIT = {"accepted": 0, "unstable": 1, "fragile": 3}
+
+
+def number(option: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidValue(f"{option} takes a number such as 0.26 or -134, got {text!r}")
+    return value
+
+
+def numbers(option: str, text: str) -> tuple[float, ...]:
+    return tuple(number(option, part) for part in text.split(","))
+
+
+def plant_from(a: str, b: str, delay: str) -> Arx:
+    from flyball.control.models import Arx
+
+    if not delay.strip().isdecimal():
+        raise InvalidValue(f"--delay takes a number of samples from 0, got {delay!r}")
+    return Arx(numbers("--a", a), numbers("--b", b), int(delay))
+
+
+def kind_from(text: str) -> Kind:
+    for kind in _KINDS:
+        if text.lower() == kind:
+            return kind
+    raise InvalidValue(f"--controller takes p, pi, pid or state, got {text!r}")
+
+
+_KINDS: tuple[Kind, ...] = ("p", "pi", "pid", "state")
+
+
+def gains_document(gains: AnyGains | None) -> dict[str, Any] | None:
+    from flyball.control.gains import Gains
+
+    if gains is None:
+        return None
+    if isinstance(gains, Gains):
+        extra = {
+            name: getattr(gains, name) for name in ("derivative_filter", "feed_forward") if getattr(gains, name)
+        }
+        return {"kp": gains.kp, "ki": gains.ki, "kd": gains.kd, **extra}
+    return {"kp": None, "ki": gains.ki, "kd": None, "ky": gains.ky, "ku": gains.ku}
+
+
+def document(certificate: Certificate) -> dict[str, Any]:
+    """The certificate as JSON; numbers that do not exist, or are infinite, are null."""
+    plant, region = certificate.plant, certificate.robustness
+    return {
+        "verdict": certificate.verdict,
+        "reason": certificate.reason,
+        "method": certificate.method,
+        "controller": certificate.controller,
+        "plant": {"a": _single(plant.a), "b": _single(plant.b), "delay": plant.delay},
+        "gains": gains_document(certificate.gains),
+        "poles": certificate.poles,
+        "pole_radius": certificate.radius,
+        "jury": {"stable": certificate.jury.stable, "ratios": certificate.jury.ratios},
+        "gain_margin": certificate.gain_margin,
+        "gain_reduction": certificate.gain_reduction,
+        "phase_margin_deg": certificate.phase_margin_deg,
+        "delay_margin": certificate.delay_margin,
+        "sensitivity_peak": certificate.sensitivity_peak,
+        "settling": certificate.settling,
+        "settling_step": certificate.settling_step,
+        "overshoot": certificate.overshoot,
+        "steady_state_error": certificate.steady_state_error,
+        "robustness": region
+        and {
+            "confidence": region.confidence,
+            "models": region.models,
+            "stable_fraction": region.stable_fraction,
+            "worst_radius": region.worst_radius,
+        },
+        "nearest": gains_document(certificate.nearest),
+    }
+
+
+def _single(values: Sequence[float]) -> float | Sequence[float]:
+    return values[0] if len(values) == 1 else values
+
+
+def readable(certificate: Certificate) -> str:
+    """The verdict and its reason, then the figures."""
+    rows: list[tuple[str, object, str]] = [
+        *((name, value, "") for name, value in _flat(gains_document(certificate.gains))),
+        ("pole radius", certificate.radius, "below 1 is stable"),
+        ("Jury test", "stable" if certificate.jury.stable else "unstable", ""),
+    ]
+    if certificate.verdict != "unstable":
+        rows += [
+            ("gain margin", _or_any(certificate.gain_margin), "2 or more"),
+            ("gain reduction", certificate.gain_reduction, "0.5 or less"),
+            ("phase margin", _or_any(certificate.phase_margin_deg), "30° or more"),
+            ("delay margin", _or_any(certificate.delay_margin), "samples"),
+            ("sensitivity peak", certificate.sensitivity_peak, "2.5 or less"),
+            ("settling", certificate.settling, "samples, slowest pole"),
+            ("settling of a step", certificate.settling_step, "samples, within 2 %"),
+            ("overshoot", certificate.overshoot, "of the step"),
+            ("steady-state error", certificate.steady_state_error, "of the setpoint"),
+        ]
+    if certificate.robustness is not None:
+        region = certificate.robustness
+        rows.append(("robust", region.stable_fraction, f"of models in the {region.confidence:.0%} region stable"))
+    poles = ", ".join(
+        f"{pole.real:.3g}{pole.imag:+.3g}j" if abs(pole.imag) > 1e-4 else f"{pole.real:.3g}"
+        for pole in certificate.poles
+    )
+    text = f"{certificate.verdict}: {certificate.reason}\n\n{table(_as_text(rows))}\npoles: {poles}"
+    if certificate.nearest is not None:
+        offer = ", ".join(f"{name}={value:.4g}" for name, value in _flat(gains_document(certificate.nearest)))
+        text += f"\nnearest gains that pass: {offer}"
+    return text
+
+
+def _as_text(rows: list[tuple[str, object, str]]) -> list[tuple[str, str, str]]:
+    return [(name, f"{value:.4g}" if isinstance(value, float) else str(value), unit) for name, value, unit in rows]
+
+
+def _or_any(value: float | None) -> object:
+    return "any" if value is not None and math.isinf(value) else value
+
+
+def _flat(gains: dict[str, Any] | None) -> list[tuple[str, float]]:
+    """Gains by name, ky and ku one by one, those that a controller does not have left out."""
+    flat: list[tuple[str, float]] = []
+    for name, value in (gains or {}).items():
+        if isinstance(value, tuple):
+            flat += [(f"{name}[{i}]", one) for i, one in enumerate(value)]
+        elif value is not None and (value or name == "kp"):
+            flat.append((name, value))
+    return flat
+
+
+def draw(certificate: Certificate, path: Path) -> None:
+    """The response to a step of the setpoint, and the poles in the unit circle."""
+    from flyball.control.polynomials import closed_loop
+    from flyball.control.response import simulate_step
+
+    loop = closed_loop(certificate.plant, certificate.gains.law())
+    samples = 15 if certificate.settling is None else int(min(400.0, max(12.0, 2.5 * certificate.settling)))
+    output = simulate_step(loop.from_reference, loop.characteristic, samples)
+    figure, (response, plane) = new_figure(2, width_in=6.5, row_height_in=3.6)
+    response.step(range(samples), output, where="post", color=ONE_STEP, label="output")
+    response.axhline(1.0, color=MEASURED, linestyle="--", linewidth=1.0, label="setpoint")
+    response.set(
+        xlabel="sample", ylabel="output / setpoint", title=f"Step of the setpoint ({certificate.verdict})"
+    )
+    response.legend(frameon=False)
+    _draw_poles(plane, certificate.poles)
+    save_figure(figure, path)
+
+
+def _draw_poles(plane: Axes, poles: Sequence[complex]) -> None:
+    angles = [math.tau * i / 200 for i in range(201)]
+    plane.plot([math.cos(t) for t in angles], [math.sin(t) for t in angles], color=MEASURED, linewidth=1.0)
+    inside = [pole for pole in poles if abs(pole) < 1.0]
+    outside = [pole for pole in poles if abs(pole) >= 1.0]
+    for found, colour, label in ((inside, ONE_STEP, "inside"), (outside, FREE_RUN, "outside")):
+        if found:
+            plane.plot(
+                [p.real for p in found], [p.imag for p in found], "x", color=colour, label=label, markersize=8
+            )
+    plane.set(xlabel="real", ylabel="imaginary", title="Closed-loop poles and the unit circle")
+    plane.set_aspect("equal", adjustable="datalim")
+    plane.legend(frameon=False, loc="upper right")

@@ -1,0 +1,100 @@
+"""flyball design: a model and a wish → gains, with the certificate that lets them act."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flyball.cli.certificate import (
+    EXIT,
+    AOption,
+    BOption,
+    ControllerOption,
+    DelayOption,
+    FilterOption,
+    document,
+    draw,
+    kind_from,
+    number,
+    plant_from,
+    readable,
+)
+from flyball.cli.output import JsonOption, note, print_json
+from flyball.cli.plot import PlotOption, check_plot_path
+from flyball.errors import InvalidValue
+
+
+def command(
+    a: AOption,
+    b: BOption,
+    controller: ControllerOption,
+    delay: DelayOption = "0",
+    poles: Annotated[
+        str | None, typer.Option(metavar="P1,P2,…", help="Closed-loop poles, such as 0.5+0.33j,0.5-0.33j.")
+    ] = None,
+    settling: Annotated[str | None, typer.Option(metavar="K", help="Settle within K samples.")] = None,
+    overshoot: Annotated[str | None, typer.Option(metavar="F", help="Overshoot, as a fraction.")] = None,
+    feed_forward: Annotated[bool, typer.Option("--feed-forward", help="Add the static feed-forward.")] = False,
+    derivative_filter: FilterOption = "0",
+    allow_fragile: Annotated[bool, typer.Option("--allow-fragile", help="Accept a fragile design.")] = False,
+    plot: PlotOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Design a controller for y(k+1) = a·y(k) + b·u(k−D) from poles, or from settling and overshoot.
+
+    Exit code 0: gains to use; 3: only a fragile design does it and --allow-fragile was not given;
+    1: the poles give an unstable loop; 2: no such controller exists, or the input is wrong.
+    """
+    plant = plant_from(a, b, delay)
+    kind = kind_from(controller)
+    wanted = None if poles is None else [_pole(text) for text in poles.split(",")]
+    settling_samples = None if settling is None else number("--settling", settling)
+    fraction = None if overshoot is None else number("--overshoot", overshoot)
+    filter_pole = number("--derivative-filter", derivative_filter)
+    if wanted is None and settling_samples is None:
+        raise InvalidValue("say what you wish: --poles, or --settling K with --overshoot F")
+    check_plot_path(plot)
+    from flyball.control.design import FragileDesign, UnstableDesign, design
+
+    try:
+        found = design(
+            plant,
+            kind,
+            poles=wanted,
+            settling=settling_samples,
+            overshoot=fraction,
+            feed_forward=feed_forward,
+            derivative_filter=filter_pole,
+            allow_fragile=allow_fragile,
+        )
+    except (FragileDesign, UnstableDesign) as refused:
+        _refuse(refused, json)
+        raise typer.Exit(EXIT[refused.certificate.verdict]) from None
+    if plot is not None:
+        draw(found.certificate, plot)
+        note(f"picture saved in {plot}")
+    if json:
+        print_json({**document(found.certificate), "controller": kind, "note": found.note})
+        return
+    typer.echo(readable(found.certificate))
+    if found.note:
+        note(f"note: {found.note}")
+
+
+def _refuse(refused: object, json: bool) -> None:
+    """Nothing to act on: the reason and what was found instead, but no gains."""
+    from flyball.control.design import FragileDesign, UnstableDesign
+
+    if not isinstance(refused, FragileDesign | UnstableDesign):
+        raise TypeError(f"expected a refused design, got {refused!r}")
+    note(f"flyball: {refused}" + (" (--allow-fragile)" if refused.certificate.verdict == "fragile" else ""))
+    if json:
+        print_json({**document(refused.certificate), "gains": None, "reason": str(refused)})
+
+
+def _pole(text: str) -> complex:
+    try:
+        return complex(text.strip().replace(" ", "").replace("i", "j"))
+    except ValueError:
+        raise InvalidValue(f"--poles takes numbers such as 0.5 or 0.5+0.33j, with commas, got {text!r}") from None
