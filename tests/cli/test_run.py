@@ -124,7 +124,8 @@ def test_a_signal_stops_it_and_a_second_run_finishes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("[source]", "[sauce]"), "sauce"),
+        (("[source]", "[source]\nrate = 5"), "rate"),
+        (("[source]", "[sauce]"), "source is missing"),
         (('kind = "demo"', 'kind = "tap"'), "tap"),
         (('column = "load"', 'column = "lead"'), "'lead', which is none of id, kind, ip"),
         (("above = 2", "above = 2\nbelow = 1"), "either above or below"),

@@ -22,7 +22,9 @@ def alerts(rows: DataFrame, rule: Rule, event_time: str, watermark_s: float) -> 
 
     timed = rows.withColumn("_time", F.timestamp_seconds(F.col(event_time)))
     timed = timed.withWatermark("_time", f"{round(watermark_s * 1000)} milliseconds")
-    chosen = timed.where(f"_kind = '{EVENT}' AND ({rule.where})")
+    # Spark moves conditions in front of the watermark, which then would not see the marks. It leaves one alone
+    # that looks at the time column, so the choice is wrapped into such a condition.
+    chosen = timed.where(f"CASE WHEN _time IS NULL THEN false ELSE _kind = '{EVENT}' AND ({rule.where}) END")
     windows = chosen.groupBy(F.window("_time", f"{round(rule.window_s * 1000)} milliseconds"))
     judged = windows.agg(F.expr(f"{rule.aggregate}({rule.column})").alias("value")).where(rule.beyond)
     return judged.select(
