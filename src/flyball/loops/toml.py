@@ -71,16 +71,22 @@ def _sentence(mistake: Any, data: Any, model: type[BaseModel]) -> str:
     if kind == "missing":
         return f"{key} is missing; add it"
     if kind == "union_tag_not_found":
-        return f'{key} = {_short(value)}: its name is missing; add name = "…"'
+        return f'{key} = {_short(value)}: its {_tag(context)} is missing; add {_tag(context)} = "…"'
     if kind == "union_tag_invalid":
         names = context["expected_tags"].replace("'", "")
-        return f"{key}.name = {context['tag']!r}: is one of {names}"
+        return f"{key}.{_tag(context)} = {context['tag']!r}: is one of {names}"
     message = mistake["msg"].removeprefix("Value error, ").removesuffix(".")
     # Our own checks already show the offending value; pydantic's do not.
     if kind == "value_error":
         return f"{key}: {message}" if key else message
     message = message[:1].lower() + message[1:]
     return f"{key} = {_short(value)}: {message}, not {_kind_of(value)}"
+
+
+def _tag(context: Any) -> str:
+    """The key that chooses between models: where pydantic names a function instead of a key, it is `name`."""
+    key = str(context["discriminator"]).strip("'")
+    return key if key.isidentifier() else "name"
 
 
 def _kind_of(value: Any) -> str:
@@ -121,7 +127,7 @@ def _known_keys(model: type[BaseModel], location: Sequence[int | str]) -> list[s
         if inside:
             here = [found for field in inside for found in _models_in((field.annotation, *field.metadata))]
         else:  # the tag that chose one model of several
-            here = [m for m in here if part in typing.get_args(m.model_fields["name"].annotation)]
+            here = [m for m in here if any(part in typing.get_args(f.annotation) for f in m.model_fields.values())]
     return [name for m in here for name in m.model_fields]
 
 
