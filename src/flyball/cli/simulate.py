@@ -151,7 +151,8 @@ def _draw(run: Run, model: Arx, law: str, path: Any) -> None:
 
     figure, (above, below) = new_figure(rows=2)
     delay = f", delay {model.delay}" if model.delay else ""
-    above.set_title(f"{law} on a = {model.a}, b = {model.b}{delay}", fontsize=10)
+    a, b = (", ".join(f"{x:g}" for x in coefficients) for coefficients in (model.a, model.b))
+    above.set_title(f"{law} on a = {a}, b = {b}{delay}", fontsize=10)
     above.plot(run.time, run.measurement, color=ONE_STEP, label="output")
     above.plot(run.time, run.goal, color=MEASURED, linestyle="--", label="goal")
     above.set_ylabel("output")
