@@ -16,7 +16,7 @@ import functools
 import math
 import types
 import typing
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, overload
 
 from flyball.errors import InvalidValue
 
@@ -47,7 +47,11 @@ def to_plain(state: Any) -> Any:
     )
 
 
-def from_plain(like: type[T] | T, data: Any) -> T:
+@overload
+def from_plain(like: type[T], data: Any) -> T: ...
+@overload
+def from_plain(like: T, data: Any) -> T: ...
+def from_plain(like: Any, data: Any) -> Any:
     """The state that `to_plain` wrote as `data`.
 
     `like` is its class, or any state of the same controller, such as `controller.initial(command)`. Use the
@@ -62,8 +66,8 @@ def from_plain(like: type[T] | T, data: Any) -> T:
     flyball.errors.InvalidValue: the stored state does not fit PiState: it has command, sum, expected ...
     """
     if isinstance(like, type):
-        return cast(T, _restore(like, data, None))
-    return cast(T, _restore(type(like), data, like))
+        return _restore(like, data, None)
+    return _restore(type(like), data, like)
 
 
 def _restore(hint: Any, data: Any, example: Any) -> Any:
