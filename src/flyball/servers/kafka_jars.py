@@ -18,7 +18,7 @@ from pathlib import Path
 from textwrap import dedent
 
 from flyball.paths import cache_folder
-from flyball.pipeline.java import JavaMissing, java_home
+from flyball.java import JavaMissing, java_home
 from flyball.servers import ServerMissing
 
 KAFKA_VERSION = "4.3.1"

