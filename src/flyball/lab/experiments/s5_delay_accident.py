@@ -99,8 +99,8 @@ def run(context: ExperimentContext) -> Report:
             "anything is run. With the delay in the design the loop settles; state feedback that knows the "
             "commands under way does it faster than any PI can, because three poles of a PI with delay 1 sum to "
             "1.985, so that the slowest has a radius of at least 0.66.",
-            f"A guard beside the loop says: *{alert}*. It was told to alert only: this plant nearly integrates, so "
-            f"that a frozen knob would let the queue drift away after a change of load.",
+            f"A guard beside the loop says: *{alert}*. It was told to alert only: this plant nearly integrates, "
+            f"so that a frozen knob would let the queue drift away after a change of load.",
             f"The integral gain as printed in S5, Ki = 0.02168, is **{refused.verdict}** even without the delay: "
             f"{refused.reason}.",
         ],
