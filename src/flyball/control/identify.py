@@ -148,7 +148,7 @@ def identify(
     solution = solve(columns, target, offset=offset)
     theta = [float(x) for x in solution.coefficients]
     model = Arx(tuple(theta[:na]), tuple(theta[na : na + nb]), found_delay, theta[-1] if offset else 0.0)
-    residuals = one_step_residuals(model, columns, target)
+    residuals = solution.residuals
     quality = score(residuals, target, rows, model.a)
     white = whiteness(residuals, rows, fitted=na, scale=float(target.std()))
     confidence = _confidence(solution, na, nb, offset, confidence_level)

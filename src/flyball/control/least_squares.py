@@ -16,10 +16,21 @@ import numpy as np
 
 from flyball.control.models import Array
 
+# Numbers that fit into a core's cache, and too few for BLAS to share out among cores.
+BLOCK = 8_192
 # Correlation matrices worse than this lose more than half of the 16 digits: decompose instead.
 _WORST_CONDITION = 1e8
 # Directions of the data weaker than this share of the strongest are rounding errors, not information.
 _RANK_TOLERANCE = 1e-12
+
+
+def inner(left: Array, right: Array) -> float:
+    """Σ leftᵢ·rightᵢ on one thread.
+
+    The dot product of BLAS splits long vectors over all cores, and on a busy machine then waits many times longer
+    for the slowest of them than the sum takes.
+    """
+    return float(sum(left[i : i + BLOCK] @ right[i : i + BLOCK] for i in range(0, left.size, BLOCK)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +39,7 @@ class Solution:
 
     coefficients: Array
     covariance: Array
+    residuals: Array
     squared_error: float
     samples: int
     condition: float
@@ -40,6 +52,15 @@ class Solution:
     @property
     def noise_variance(self) -> float:
         return self.squared_error / max(1, self.degrees_of_freedom)
+
+
+def gram_matrix(columns: Sequence[Array] | Array) -> Array:
+    """All inner products of the columns with each other."""
+    gram = np.empty((len(columns), len(columns)))
+    for i, left in enumerate(columns):
+        for j, right in enumerate(columns[: i + 1]):
+            gram[i, j] = gram[j, i] = inner(left, right)
+    return gram
 
 
 def solve(columns: Sequence[Array], target: Array, *, offset: bool) -> Solution:
@@ -57,7 +78,7 @@ def solve(columns: Sequence[Array], target: Array, *, offset: bool) -> Solution:
         if offset:
             means[i] = column.mean()
         np.subtract(column, means[i], out=stacked[i])
-    gram = stacked @ stacked.T
+    gram = gram_matrix(stacked)
     scale = np.sqrt(np.diagonal(gram)[:count])
     scale = np.where(scale > 0.0, scale, 1.0)
     correlation = gram[:count, :count] / np.outer(scale, scale)
@@ -75,8 +96,11 @@ def solve(columns: Sequence[Array], target: Array, *, offset: bool) -> Solution:
         floored = np.maximum(eigenvalues, strongest * _RANK_TOLERANCE)
         inverse = (vectors / floored) @ vectors.T
     theta = scaled / scale
-    residual = stacked[count] - theta @ stacked[:count]
-    squared_error = float(residual @ residual)
+    residuals = stacked[count]
+    for coefficient, column in zip(theta, stacked[:count], strict=True):
+        column *= coefficient
+        residuals -= column
+    squared_error = inner(residuals, residuals)
     parameters = count + int(offset)
     variance = squared_error / max(1, samples - parameters)
     covariance = variance * inverse / np.outer(scale, scale)
@@ -87,7 +111,7 @@ def solve(columns: Sequence[Array], target: Array, *, offset: bool) -> Solution:
         corner = variance / samples + float(x_mean @ covariance @ x_mean)
         covariance = np.block([[covariance, with_offset[:, None]], [with_offset[None, :], np.array([[corner]])]])
         theta = np.append(theta, means[count] - float(theta @ x_mean))
-    return Solution(theta, covariance, squared_error, samples, condition)
+    return Solution(theta, covariance, residuals, squared_error, samples, condition)
 
 
 def squared_error_of(gram: Array) -> float:

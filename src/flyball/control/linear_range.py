@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyball.control.least_squares import squared_error_of
+from flyball.control.least_squares import gram_matrix, squared_error_of
 from flyball.control.models import Array
 from flyball.control.residuals import Rows
 
@@ -84,7 +84,7 @@ def _find_bend(drive: Array, others: Sequence[Array], target: Array) -> tuple[fl
     middle, size = float(drive.mean()), float(drive.std())
     u = (drive - middle) / size
     columns = np.stack([u, *(column - column.mean() for column in others), target - target.mean()])
-    gram = columns @ columns.T
+    gram = gram_matrix(columns)
     # Sums over the rows above each candidate, of every column x and of u·x: Σ max(0, u−h)·x = Σu·x − h·Σx.
     above = drive.searchsorted(candidates, side="right")
     tail_x = _tails(columns, above)

@@ -5,9 +5,10 @@ information φφᵀ to the matrix R and moves the estimate by R⁻¹φ times the
 this for weeks inside a loop, and what is done about each:
 
 Wind-up. Forgetting everything at a constant rate empties R while the plant is quiet, and then the first noise
-throws the estimate anywhere. Here old information is forgotten only in the direction in which new information
-arrives (directional forgetting): R ← R − (1−λ)·Rφφᵀ R / (φᵀRφ) + φφᵀ. Directions without news keep what they know,
-so R stays bounded from below whatever the input does.
+throws the estimate anywhere. Here only what a sample renews is forgotten (directional forgetting): before it, φᵀθ
+was known with information 1/(φᵀR⁻¹φ); the share 1−λ of that is taken from R along φ, then the sample is added:
+R ← R − (1−λ)/(φᵀR⁻¹φ)·φφᵀ + φφᵀ. Information along a φ that repeats tends to 1/(1−λ), all other directions keep
+what they know; and since φᵀR⁻¹φ has no units, strong and weak directions are forgotten at the same rate.
 
 Feedback. In a closed loop the command answers the noise, and least squares on such data finds the controller's
 inverse as readily as the plant. Samples are therefore used only while the command moves on purpose: while its
@@ -36,6 +37,7 @@ from flyball.control.symmetric3 import Factors, Symmetric, factor, quadratic, so
 from flyball.errors import InvalidValue
 
 _NO_INFORMATION = 1e-9  # per parameter, at the start: far below that of one sample in any sensible unit
+_BEYOND = 1e40  # no sensor means this; its square must not overflow. NaN is refused too
 _CLIP = 6.0  # one wild sample must not raise the alarm by itself, nor the noise estimate for long
 _KEPT_AFTER_DRIFT = 0.1  # share of the old information that survives an alarm
 
@@ -86,7 +88,7 @@ class Rls:
     delay: int = 0
     offset: bool = True
     forgetting: float = 0.98
-    """λ: information in an excited direction fades with this factor a sample (memory about 1/(1−λ) samples)."""
+    """λ: what a sample renews fades by this factor; memory is about 1/(1−λ) samples for each parameter."""
     excitation: float = 1.0
     """How large the command's recent movement (deviation times gain) must be, in deviations of the noise."""
     min_movement: float = 0.0
@@ -177,8 +179,8 @@ class Rls:
 
         Missing or non-finite values are passed over: nothing is learnt until a sample is complete again.
         """
-        y = measurement if measurement is not None and math.isfinite(measurement) else None
-        u = applied if applied is not None and math.isfinite(applied) else None
+        y = measurement if measurement is not None and abs(measurement) < _BEYOND else None
+        u = applied if applied is not None and abs(applied) < _BEYOND else None
         commands = (u, *state.commands)
         drive = commands[self.delay]
         mean, movement = state.command_mean, state.command_variance
@@ -205,8 +207,9 @@ class Rls:
         if alarm:
             information, learnt = self._doubt(information), 0
             factors = factor(information)
+            spread = quadratic(factors, phi)
         if self._is_excited(b, movement, factors, noise):
-            wider = _absorb(information, phi, self.forgetting)
+            wider = _absorb(information, phi, spread, self.forgetting)
             gain = solve(factor(wider), phi)
             moved = (a + gain[0] * error, b + gain[1] * error, c + gain[2] * error)
             if all(map(math.isfinite, (*moved, *wider))):  # else beyond all range: keep what was known
@@ -266,20 +269,15 @@ class Rls:
         return state.noise_variance * np.array(rows)
 
 
-def _absorb(r: Symmetric, phi: tuple[float, float, float], forgetting: float) -> Symmetric:
-    """R with the old information along φ faded by the forgetting factor, and that of φ added."""
-    r11, r12, r13, r22, r23, r33 = r
+def _absorb(r: Symmetric, phi: tuple[float, float, float], spread: float, forgetting: float) -> Symmetric:
+    """R with what it knew along φ faded by the forgetting factor, and one sample along φ added."""
     p1, p2, p3 = phi
-    v1 = r11 * p1 + r12 * p2 + r13 * p3
-    v2 = r12 * p1 + r22 * p2 + r23 * p3
-    v3 = r13 * p1 + r23 * p2 + r33 * p3
-    along = v1 * p1 + v2 * p2 + v3 * p3
-    fade = (1.0 - forgetting) / along if along > 0.0 else 0.0
+    net = 1.0 - (1.0 - forgetting) / spread if spread > 0.0 else 1.0
     return (
-        r11 - fade * v1 * v1 + p1 * p1,
-        r12 - fade * v1 * v2 + p1 * p2,
-        r13 - fade * v1 * v3 + p1 * p3,
-        r22 - fade * v2 * v2 + p2 * p2,
-        r23 - fade * v2 * v3 + p2 * p3,
-        r33 - fade * v3 * v3 + p3 * p3,
+        r[0] + net * p1 * p1,
+        r[1] + net * p1 * p2,
+        r[2] + net * p1 * p3,
+        r[3] + net * p2 * p2,
+        r[4] + net * p2 * p3,
+        r[5] + net * p3 * p3,
     )

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from scipy.signal import lfilter
 from scipy.special import chdtrc
 
+from flyball.control.least_squares import BLOCK, inner
 from flyball.control.models import Array
 
 Rows = npt.NDArray[np.int64]
@@ -45,11 +46,12 @@ class Whiteness:
 
 def score(residuals: Array, targets: Array, rows: Rows, a: Sequence[float]) -> Score:
     """Score one-step residuals of `targets`; `rows` are their places in time, a gap restarts the free run."""
-    spread = float(np.square(targets - targets.mean()).sum())
-    one_step = float(residuals @ residuals)
+    centred = targets - targets.mean()
+    spread = inner(centred, centred)
+    one_step = inner(residuals, residuals)
     free = _free_run_errors(residuals, rows, a)
     with np.errstate(over="ignore", invalid="ignore"):
-        free_run = float(free @ free)
+        free_run = inner(free, free)
     return Score(
         r2=_r2(one_step, spread),
         rmse=float(np.sqrt(one_step / residuals.size)),
@@ -82,9 +84,9 @@ def whiteness(residuals: Array, rows: Rows, *, fitted: int, scale: float, level:
     each. Residuals below rounding of `scale`, the size of the output, count as white: nothing is left in them.
     """
     n = residuals.size
-    lags = max(fitted + 1, min(20, n // 5))
+    lags = max(fitted + 1, min(10, n // 5))
     centred = residuals - residuals.mean()
-    variance = float(centred @ centred) / n
+    variance = inner(centred, centred) / n
     if variance <= (1e-9 * scale) ** 2:
         return Whiteness(0.0, 1.0, lags, True)
     gapless = bool(rows[-1] - rows[0] == n - 1)
@@ -95,12 +97,21 @@ def whiteness(residuals: Array, rows: Rows, *, fitted: int, scale: float, level:
         present[rows - rows[0]] = 1.0
     else:
         filled, present = centred, np.empty(0)
-    statistic = 0.0
-    for lag in range(1, min(lags, filled.size - 1) + 1):
-        pairs = float(n - lag) if gapless else float(present[lag:] @ present[:-lag])
-        if pairs < 2.0:
-            continue
-        correlation = float(filled[lag:] @ filled[:-lag]) / pairs / variance
-        statistic += (n + 2) / n * pairs * correlation**2
+    products = _autocorrelation(filled, lags)
+    pairs = n - np.arange(1.0, lags + 1.0) if gapless else _autocorrelation(present, lags)
+    correlations = products / np.maximum(pairs, 1.0) / variance
+    statistic = (n + 2) / n * float(np.sum(pairs * correlations**2))
     p_value = float(chdtrc(lags - fitted, statistic))
     return Whiteness(statistic, p_value, lags, p_value >= level)
+
+
+def _autocorrelation(signal: Array, lags: int) -> Array:
+    """Σ x(k)·x(k−j) for j = 1 … lags."""
+    sums = np.zeros(lags)
+    for start in range(0, signal.size, BLOCK):
+        stop = min(start + BLOCK, signal.size)
+        for lag in range(1, lags + 1):
+            first = max(start, lag)
+            if first < stop:
+                sums[lag - 1] += inner(signal[first:stop], signal[first - lag : stop - lag])
+    return sums
