@@ -1,0 +1,149 @@
+"""Where the messages of `flyball publish` come from: a file, standard input, a text, or made up for a test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from flyball.cli.load import Stop
+from flyball.errors import InvalidValue
+
+_CHUNK_BYTES = 1 << 16
+
+
+class Bodies(Protocol):
+    """A supply of message bodies."""
+
+    async def take(self, most: int, stop: Stop) -> list[bytes]:
+        """Between 1 and `most` bodies as soon as there are any; none: that was all, or a signal came."""
+
+    def close(self) -> None:
+        """Let go of what was opened."""
+
+
+class Repeated:
+    """The same body, `count` times or for ever."""
+
+    def __init__(self, body: bytes, count: int | None) -> None:
+        self._body = body
+        self._left = count
+
+    async def take(self, most: int, stop: Stop) -> list[bytes]:
+        number = 0 if stop else most if self._left is None else min(most, self._left)
+        if self._left is not None:
+            self._left -= number
+        return [self._body] * number
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class Lines:
+    """The lines of a file or of standard input, each as soon as it is there: none waits for a full batch."""
+
+    def __init__(self, path: str, count: int | None) -> None:
+        self._descriptor = _open(path)
+        self._mine = path != "-"
+        self._left = count
+        self._rest = b""
+        self._lines: list[bytes] = []
+        self._ended = False
+
+    async def take(self, most: int, stop: Stop) -> list[bytes]:
+        while not self._lines and not self._ended and not stop:
+            await _until_readable(self._descriptor, stop)
+            if not stop:
+                self._read()
+        number = 0 if stop else most if self._left is None else min(most, self._left)
+        taken, self._lines = self._lines[:number], self._lines[number:]
+        if self._left is not None:
+            self._left -= len(taken)
+        return taken
+
+    def _read(self) -> None:
+        chunk = os.read(self._descriptor, _CHUNK_BYTES)
+        *whole, self._rest = (self._rest + chunk).split(b"\n")
+        if not chunk:
+            self._ended = True
+            whole += [self._rest] * bool(self._rest)
+        self._lines += [line.removesuffix(b"\r") for line in whole]
+
+    def close(self) -> None:
+        if self._mine:
+            os.close(self._descriptor)
+
+
+def choose(
+    *, file: str | None, whole: bool, body: str | None, size: int, count: int | None, seconds: float | None
+) -> Bodies:
+    """The supply that the options ask for."""
+    if file is not None and body is not None:
+        raise InvalidValue(f"--file {file} and --body {body!r} exclude each other: give one of them")
+    if whole and file is None:
+        raise InvalidValue("--whole says how to read --file FILE: give the file too ('-' is standard input)")
+    if file is not None and whole:
+        return Repeated(_read_all(file), 1 if count is None and seconds is None else count)
+    if file is not None:
+        return Lines(file, count)
+    if body is not None:
+        return Repeated(body.encode(), 1 if count is None and seconds is None else count)
+    if count is None and seconds is None:
+        raise InvalidValue(
+            "nothing to publish: give --file FILE ('-' is standard input), --body TEXT, "
+            "or how much to make up: --count N or --seconds S"
+        )
+    return Repeated(random.Random(size).randbytes(size), count)
+
+
+def _open(path: str) -> int:
+    if path == "-":
+        return sys.stdin.fileno()
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InvalidValue(f"cannot read {path!r}: {error.strerror}") from None
+
+
+def _read_all(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidValue(f"cannot read {path!r}: {error.strerror}") from None
+
+
+async def _until_readable(descriptor: int, stop: Stop) -> None:
+    """Wait for a pipe or terminal without a thread, which a signal could not wake."""
+    ready = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_reader(descriptor, ready.set)
+    except PermissionError:  # a plain file: always ready
+        return
+    try:
+        await stop.until(ready)
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def numbered_keys(key: str | None, keys: int | None) -> list[bytes | None]:
+    """The keys that messages take in turn."""
+    if key is not None and keys is not None:
+        raise InvalidValue(f"--key {key!r} and --keys {keys} exclude each other: give one of them")
+    if keys is not None:
+        return [f"key-{number}".encode() for number in range(keys)]
+    return [None if key is None else key.encode()]
+
+
+def headers(given: list[str]) -> dict[str, str]:
+    """`--header NAME=VALUE`, as often as wanted."""
+    pairs = [text.partition("=") for text in given]
+    for text, (name, separator, _) in zip(given, pairs, strict=True):
+        if not separator or not name:
+            raise InvalidValue(f"--header {text!r} has to look like NAME=VALUE")
+    return {name: value for name, _, value in pairs}
