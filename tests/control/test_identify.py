@@ -317,6 +317,7 @@ def test_collinear_data_are_a_result_with_a_warning() -> None:
     fit = identify(u, 3.0 * u + 5.0)
     assert warned(fit, "cannot be told apart")
     assert np.isfinite([*fit.model.a, *fit.model.b]).all()
+    assert fit.confidence["a"] == (-np.inf, np.inf)
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,8 @@ def _confidence(
     names = [*_names("a", na), *_names("b", nb), *(["c"] if offset else [])]
     t = float(stdtrit(max(1, solution.degrees_of_freedom), 0.5 + level / 2.0))
     deviations = np.sqrt(np.maximum(np.diagonal(solution.covariance), 0.0))
+    if not np.isfinite(solution.condition):  # some combination of the coefficients can be anything
+        deviations = np.full(deviations.size, np.inf)
     return {
         name: (float(value - t * deviation), float(value + t * deviation))
         for name, value, deviation in zip(names, solution.coefficients, deviations, strict=True)
