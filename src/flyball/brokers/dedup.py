@@ -11,6 +11,7 @@ delivery allows. The memory is bounded too: about 170 B an id, 17 to 21 MB for t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from flyball.errors import InvalidValue
 
@@ -58,7 +59,7 @@ class FinishedIds:
         # In bulk, with a quarter of slack: deleting one by one leaves holes at the front of the dictionary that
         # every later look at its first entry would have to cross.
         if surplus > self._max_ids // 4:
-            for id in [id for id, _ in zip(known, range(surplus), strict=False)]:
+            for id in list(islice(known, surplus)):
                 del known[id]
 
     def seen(self, id: str, now_s: float) -> bool:

@@ -11,12 +11,12 @@ timestamp the event time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from flyball.brokers.port import HeaderValue, Message
-from flyball.brokers.quick import quick_message
+from flyball.brokers.port import Delivery, HeaderValue, Message
+from flyball.brokers.quick import DELIVERY, MESSAGE, DeliveryDraft, MessageDraft, quick_message
 
 ID, CONTENT_TYPE, EVENT_TIME, TYPES = "message-id", "content-type", "event-time", "header-types"
 
@@ -65,14 +65,60 @@ def _as_text(value: bool | int | float) -> str:
 
 def to_message(record: Any) -> Message:
     """The message of a record as confluent-kafka hands it out."""
-    headers = record.headers()
-    # Nearly all records have exactly our id and nothing else: no dictionary, no loop.
-    if headers and len(headers) == 1 and headers[0][0] == ID:
-        return quick_message(record.value() or b"", headers[0][1].decode(), record.key(), _NO_HEADERS, None, None)
-    return _full_message(record, dict(headers or ()))
+    message: Message = _full_message(record, dict(record.headers() or ()))
+    return message
 
 
-def _full_message(record: Any, raw: dict[str, bytes | None]) -> Message:
+def to_deliveries(
+    records: Iterable[Any], tag: int, ends: dict[tuple[str, int], int], errors: list[Any]
+) -> list[Delivery]:
+    """First deliveries of records, numbered from `tag`.
+
+    The offset after the last one of each (topic, partition) goes into `ends`; records that are none but tell an
+    error go into `errors`. It is the hottest loop of the adapter, so objects are built in place and what is the
+    same for a run of records is done once a run. Nearly all records have exactly one header, our id; others
+    take the long way.
+    """
+    deliveries: list[Any] = []
+    keep = deliveries.append
+    channel, place, offset = "", -1, -1
+    for record in records:
+        if record.error() is not None:
+            errors.append(record.error())
+            continue
+        partition = record.partition()
+        if partition != place or record.topic() != channel:
+            ends[channel, place] = offset + 1
+            channel, place = record.topic(), partition
+        offset = record.offset()
+        headers = record.headers()
+        if headers and len(headers) == 1 and headers[0][0] == ID:
+            message: Any = MessageDraft()
+            message.body = record.value() or b""
+            message.id = headers[0][1].decode()
+            message.key = record.key()
+            message.headers = _NO_HEADERS
+            message.event_time_s = message.content_type = None
+            message.__class__ = MESSAGE
+        else:
+            message = _full_message(record, dict(headers or ()))
+        delivery = DeliveryDraft()
+        delivery.message = message
+        delivery.channel = channel
+        delivery.tag = tag
+        delivery.redelivered = False
+        delivery.attempt = 1
+        delivery.partition = partition
+        delivery.offset = offset
+        delivery.__class__ = DELIVERY
+        keep(delivery)
+        tag += 1
+    ends[channel, place] = offset + 1
+    ends.pop(("", -1), None)
+    return deliveries
+
+
+def _full_message(record: Any, raw: dict[str, bytes | None]) -> Any:
     id, content_type = raw.pop(ID, None), raw.pop(CONTENT_TYPE, None)
     event_time, types = raw.pop(EVENT_TIME, None), raw.pop(TYPES, None)
     happened_s = None if event_time is None else float(event_time)

@@ -23,10 +23,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from flyball.brokers.dedup import FinishedIds
-from flyball.brokers.kafka_codec import to_message
+from flyball.brokers.kafka_codec import to_deliveries
 from flyball.brokers.kafka_config import KafkaSettings, typed
 from flyball.brokers.port import BrokerError, Delivery
-from flyball.brokers.quick import quick_delivery
 from flyball.brokers.receiver import BaseReceiver
 
 _MOST_AT_ONCE = 500
@@ -131,29 +130,16 @@ class KafkaReceiver(BaseReceiver):
     def _poll(self, limit: int) -> list[Delivery]:
         try:
             records: list[Any] = self._consumer.consume(limit, 0)
-        except KafkaException as error:
-            self._note(error.args[0])
+        except KafkaException as failure:
+            self._note(failure.args[0])
             return []
         if not records:
             return []
-        tag, delivered = self._next_tag, self._delivered
-        deliveries: list[Delivery] = []
-        keep = deliveries.append
-        place: Place = ("", -1)
-        offset = -1
-        for record in records:
-            if record.error() is not None:
-                self._note(record.error())
-                continue
-            topic, partition = record.topic(), record.partition()
-            if partition != place[1] or topic != place[0]:
-                delivered[place], place = offset + 1, (topic, partition)
-            offset = record.offset()
-            keep(quick_delivery(to_message(record), topic, tag, partition, offset))
-            tag += 1
-        delivered[place] = offset + 1
-        delivered.pop(("", -1), None)
-        self._next_tag = tag
+        errors: list[KafkaError] = []
+        deliveries = to_deliveries(records, self._next_tag, self._delivered, errors)
+        self._next_tag += len(deliveries)
+        for error in errors:
+            self._note(error)
         return self._without_repeats(deliveries)
 
     def _without_repeats(self, deliveries: list[Delivery]) -> list[Delivery]:
