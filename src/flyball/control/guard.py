@@ -258,9 +258,10 @@ class Guard:
         return f"{moved}, away from the goal {goal:.4g}, while {went}: the gain has the wrong sign"
 
     def _swinging(self, swing: Swing, goal: float) -> str:
+        low, high = goal - swing.below.peak, goal + swing.above.peak
         return (
-            f"{self.measurement_name} swings by ±{swing.mean_peak:.3g} around {goal:.4g} with a period of"
-            f" {2.0 * swing.mean_length:.3g} samples, {swing.alike} half waves so far"
+            f"{self.measurement_name} swings between {low:.4g} and {high:.4g} around {goal:.4g} with a period of"
+            f" {swing.period:.3g} samples, {swing.alike} half waves so far"
         )
 
 
