@@ -265,6 +265,22 @@ def test_a_linear_plant_keeps_its_whole_range() -> None:
     assert kept >= 38
 
 
+@pytest.mark.parametrize("limit", range(10, 16))
+def test_a_short_linear_start_of_a_plain_ramp(limit: int) -> None:
+    """Hardly any row inside the range is late enough to have all the earlier inputs that a long delay would need."""
+    u = np.arange(1.0, 61.0)
+    fit = identify(u, saturating(u, seed=27, noise=3.0, limit=float(limit)))
+    assert fit.linear_range[0] == 1.0
+    assert fit.linear_range[1] == pytest.approx(limit, abs=1.0)
+
+
+def test_a_linear_start_too_short_to_fit_is_said() -> None:
+    u = np.arange(1.0, 61.0)
+    fit = identify(u, saturating(u, seed=27, noise=3.0, limit=7.0))
+    assert fit.linear_range == (1.0, 60.0)
+    assert any("inputs from 1 to 7, where there are too few" in warning for warning in fit.warnings)
+
+
 def test_range_of_a_long_recording() -> None:
     u = random_input(22, 200_000, 1, 40)
     random = np.random.default_rng(23)

@@ -47,7 +47,8 @@ def choose_lag(
         if offset:
             sums = np.array([products.of(term, ("1", term[1])) for term in terms])
             gram -= np.outer(sums, sums) / n
-        criteria.append((lag, n * float(np.log(squared_error_of(gram) / n)) + parameters * float(np.log(n))))
+        error = max(squared_error_of(gram), 1e-300)  # an output at rest leaves no error at all
+        criteria.append((lag, n * float(np.log(error / n)) + parameters * float(np.log(n))))
     best = min(criterion for _, criterion in criteria)
     near = sorted(lag for lag, criterion in criteria if criterion - best <= _INDISTINGUISHABLE)
     return LagChoice(near[0], tuple(near[1:]), tuple(criteria))

@@ -128,13 +128,17 @@ def identify(
             break
         rows = rows_inside(u, everything, choice.lag, nb, (span.low, span.high))
         if rows.size < 3 * (na + nb + 1):  # rows whose older inputs lie outside are lost too: too few remain
+            warnings.append(
+                f"the plant seems linear only for inputs from {span.low:g} to {span.high:g}, where there are too few "
+                "rows to fit: this model averages over more; record more there"
+            )
             rows, span = everything, LinearRange(low, high, ())
             break
-        again = choose_lag(u, y, candidates, na=na, nb=nb, offset=offset, rows=rows)
-        if again.lag == choice.lag:
-            choice = again
+        if np.count_nonzero(rows >= candidates[-1] + na + nb) < 3 * (na + nb + 1):
+            break  # too few rows that all candidates explain to choose anew
+        before, choice = choice, choose_lag(u, y, candidates, na=na, nb=nb, offset=offset, rows=rows)
+        if choice.lag == before.lag:
             break
-        choice = again
     lag = choice.lag
     found_align, found_delay = _named(lag, delay, align)
     if choice.rivals:

@@ -106,7 +106,8 @@ def _find_bend(drive: Array, others: Sequence[Array], target: Array) -> tuple[fl
         grams.append(bent)
         errors[i] = squared_error_of(bent)
     best = int(np.argmin(errors))
-    if n * np.log(straight / errors[best]) - 2.0 * np.log(n) < _STRONG_EVIDENCE:
+    free = n - p - 3  # in place of n, for p, the offset, d and h are all fitted: few rows must not look like many
+    if free * np.log(straight / errors[best]) - 2.0 * np.log(n) < _STRONG_EVIDENCE:
         return None
     d, below = np.linalg.lstsq(grams[best][:-1, :-1], grams[best][:-1, -1], rcond=None)[0][:2]
     steeper = max(abs(below), abs(below + d))
