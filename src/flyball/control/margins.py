@@ -29,6 +29,7 @@ SENSITIVITY_PEAK = 2.5
 
 # Roots this close to [−1, 1] count as real: a curve that touches its limit is as bad as one that crosses it.
 _TOUCH = 1e-7
+_MOST_SAMPLES = 30  # of additional delay that are tried one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,28 @@ def _phase_and_delay(num: Array, den: Array) -> tuple[float, float]:
     frequencies = np.arccos(_roots_in_interval(_squared_modulus(num) - _squared_modulus(den)))
     frequencies, loop = _on_circle(num, den, frequencies[frequencies > 0.0])
     if not loop.size:
-        return math.inf, math.inf
+        return math.inf, _delay_margin(num, den, math.inf)
     lag = np.mod(np.angle(loop) + math.pi, 2.0 * math.pi)  # how much more lag brings L to −1
     phase = np.minimum(lag, 2.0 * math.pi - lag)
-    return float(np.degrees(phase.min())), float((lag / frequencies).min())
+    return float(np.degrees(phase.min())), _delay_margin(num, den, float((lag / frequencies).min()))
+
+
+def _delay_margin(num: Array, den: Array, delay: float) -> float:
+    """The delay that the crossings allow, or less where |L| > 1 at z = −1.
+
+    Half a sample of delay turns e^(jπ) and e^(−jπ) apart, so that the curve of L is no longer closed there. Inside
+    the unit circle that gap is harmless; outside, every whole sample of delay turns L(−1) round and can make the
+    loop unstable without a crossing of |L| = 1: then each is tried.
+    """
+    _, at_end = _on_circle(num, den, np.array([math.pi]))
+    if at_end.size and abs(at_end[0]) <= 1.0:
+        return delay
+    for extra in range(1, int(min(_MOST_SAMPLES, delay)) + 1):
+        delayed = np.concatenate([den, np.zeros(extra)])
+        delayed[extra:] += num
+        if np.abs(np.roots(delayed)).max(initial=0.0) >= 1.0:
+            return float(extra)
+    return delay
 
 
 def _sensitivity_peak(num: Array, den: Array) -> float:

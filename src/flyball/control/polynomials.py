@@ -34,7 +34,7 @@ def closed_loop(plant: Arx, law: Law) -> Loop:
     denominator = np.convolve(law.denominator, own)
     ahead = np.convolve(law.reference, push)
     # A factor z in all of them is a mode that is over at once and moves nothing: state feedback has some.
-    while denominator.size > 1 and denominator[-1] == 0.0 == numerator[-1] and ahead[-1] == 0.0:
+    while min(numerator.size, ahead.size) > 1 and denominator[-1] == numerator[-1] == ahead[-1] == 0.0:
         numerator, denominator, ahead = numerator[:-1], denominator[:-1], ahead[:-1]
     characteristic = np.asarray(np.polyadd(denominator, numerator), dtype=float)
     return Loop(numerator, denominator, characteristic, ahead)
