@@ -12,7 +12,7 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -61,7 +61,7 @@ class _Outlet:
 
     pattern: str
     waiting: list[tuple[int, _Stored, int]] = field(default_factory=list)  # heap of (arrival, message, attempts)
-    unsettled: int = 0
+    unsettled: Counter[str] = field(default_factory=Counter)  # by channel
     wake: list[Callable[[], None]] = field(default_factory=list)
 
     def put(self, arrival: int, stored: _Stored, attempts: int) -> None:
@@ -120,12 +120,12 @@ class _Hub:
         stored.holders = len(outlets)
         arrival = next(self.arrivals)
         for outlet in outlets:
-            outlet.unsettled += 1
+            outlet.unsettled[channel.name] += 1
             outlet.put(arrival, stored, 0)
         return stored
 
     def settle(self, stored: _Stored, outlet: _Outlet) -> None:
-        outlet.unsettled -= 1
+        outlet.unsettled[stored.channel.name] -= 1
         stored.holders -= 1
         if stored.holders == 0 and stored.channel.kind == "queue":
             stored.channel.stored_bytes -= len(stored.message.body)
@@ -189,7 +189,7 @@ class MemoryBroker:
         for channel in self._hub.channels.values():
             if matches(outlet.pattern, channel.name):
                 for stored in itertools.chain(*channel.records):
-                    outlet.unsettled += 1
+                    outlet.unsettled[channel.name] += 1
                     outlet.put(next(self._hub.arrivals), stored, 0)
 
     def _opened(self, receiver: _MemoryReceiver) -> Receiver:
@@ -274,7 +274,7 @@ class MemoryBroker:
                 for (pattern, name), outlet in self._hub.groups.items()
                 if name == group and matches(pattern, channel)
             ]
-            return sum(outlet.unsettled for outlet in mine)
+            return sum(outlet.unsettled[channel] for outlet in mine)
         if found.kind == "queue":
             return len(self._hub.queues[channel].waiting)
         self._hub.trim(found)
@@ -417,7 +417,6 @@ class _MemoryReceiver(BaseReceiver):
 
 
 def _take_out(outlet: _Outlet, channel: _Channel) -> None:
-    kept = [item for item in outlet.waiting if item[1].channel is not channel]
-    outlet.unsettled -= len(outlet.waiting) - len(kept)
-    outlet.waiting = kept
-    heapq.heapify(kept)
+    outlet.waiting = [item for item in outlet.waiting if item[1].channel is not channel]
+    heapq.heapify(outlet.waiting)
+    del outlet.unsettled[channel.name]

@@ -23,8 +23,9 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from flyball.brokers import Message, connect
 
@@ -90,10 +91,16 @@ async def send(url: str, channel: str, run: str, first: int, count: int, batch: 
             confirmed = {result.id for result in results if result.ok}
             _say("".join(f"sent {id}\n" for id in head if id in confirmed))
             pending = [id for id in head if id not in confirmed] + pending[batch:]
+            await asyncio.sleep(0.002)  # long enough to be killed in the middle
 
 
-async def receive(url: str, channel: str, group: str | None, window: int, idle_s: float | None, keep: int) -> None:
-    """Receive and acknowledge for ever, or until nothing came for `idle_s`; the last `keep` are never settled."""
+async def receive(
+    url: str, channel: str, group: str | None, window: int, idle_s: float | None, keep: int, work_s: float
+) -> None:
+    """Receive, work on it for `work_s` and acknowledge, for ever or until nothing came for `idle_s`.
+
+    With `keep`, stop after one window and never settle the last `keep` messages of it.
+    """
     async with await connect(url) as broker:
         if group is None:
             receiver = await broker.receiver(channel, window=window)
@@ -104,6 +111,7 @@ async def receive(url: str, channel: str, group: str | None, window: int, idle_s
         while got := await receiver.receive(window, timeout_s=idle_s):
             _say("".join(f"got {delivery.message.id} {_checksum(delivery.message.body)}\n" for delivery in got))
             seen += len(got)
+            await asyncio.sleep(work_s)
             done = got if keep == 0 else got[: max(0, window - keep - (seen - len(got)))]
             await receiver.ack(*done)
             _say("".join(f"acked {delivery.message.id}\n" for delivery in done))
@@ -145,15 +153,23 @@ class Client:
         yield from self._process.stdout
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 
     def wait_for(self, word: str, timeout_s: float = 120.0) -> bool:
         """Wait until the client has said a word, or ended; whether it said it."""
+        return self.wait_until(lambda: word in self._said, timeout_s)
+
+    def wait_until(self, reached: Callable[[], bool], timeout_s: float = 120.0) -> bool:
+        """Wait until something is true, or the client ended; whether it is true."""
         deadline = time.monotonic() + timeout_s
-        while word not in self._said and self.running and time.monotonic() < deadline:
-            time.sleep(0.005)
-        return word in self._said
+        while not reached() and self.running and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return reached()
 
     def kill(self) -> None:
         self._process.kill()
@@ -177,9 +193,19 @@ def hold_and_die(url: str, channel: str, group: str | None, hold: int, ack: int)
 
 
 def kill_clients(
-    url: str, channel: str, *, group: str | None = None, seed: int, messages: int = 2000, kills: int = 6
+    url: str,
+    channel: str,
+    *,
+    group: str | None = None,
+    seed: int,
+    messages: int = 2000,
+    kills: int = 6,
+    drain_idle_s: float = 15.0,
 ) -> Ledger:
-    """Send and receive `messages` while both clients are killed at random points; then drain."""
+    """Send and receive `messages` while both clients are killed at random points; then drain.
+
+    `drain_idle_s` has to be longer than the broker needs to give back what a killed client held.
+    """
     rng = random.Random(seed)
     ledger = Ledger(run=f"run{seed}")
     receiving = ["receive", url, channel, *(["--group", group] if group else [])]
@@ -195,21 +221,28 @@ def kill_clients(
         return Client(ledger, *receiving, "--window", str(rng.randrange(1, 80)))
 
     sender, receiver = start_sender(), start_receiver()
-    for turn in range(kills):
-        victim = sender if turn % 2 == 0 else receiver
-        victim.wait_for("sent" if turn % 2 == 0 else "acked")
-        time.sleep(rng.uniform(0.0, 0.3))
+    # Kill points are spread over the run by progress, not by time, so that a fast broker is hit as often as a
+    # slow one; the short random wait makes the exact instruction random.
+    for turn, share in enumerate(sorted(rng.uniform(0.02, 0.7) for _ in range(kills))):
+        kill_sender = turn % 2 == 0
+        victim, progress = (sender, ledger.sent) if kill_sender else (receiver, ledger.acked)
+        victim.wait_until(partial(_reached, progress, share * messages))
+        time.sleep(rng.uniform(0.0, 0.02))
         victim.kill()
-        if turn % 2 == 0:
+        if kill_sender:
             sender = start_sender()
         else:
             receiver = start_receiver()
     code = sender.join(300.0)
     receiver.kill()
-    drain = Client(ledger, *receiving, "--window", "100", "--idle-s", "15")
+    drain = Client(ledger, *receiving, "--window", "100", "--idle-s", str(drain_idle_s))
     drained = drain.join(300.0)
     assert (code, drained) == (0, 0), f"a client failed by itself: sender {code}, receiver {drained}"
     return ledger
+
+
+def _reached(progress: list[str], goal: float) -> bool:
+    return len(progress) >= goal
 
 
 def main() -> None:
@@ -227,12 +260,14 @@ def main() -> None:
     receiving.add_argument("--group")
     receiving.add_argument("--window", type=int, default=50)
     receiving.add_argument("--idle-s", type=float, dest="idle_s")
+    receiving.add_argument("--work-s", type=float, default=0.0, dest="work_s")
     receiving.add_argument("--keep", type=int, default=0)
     given = parser.parse_args()
     if given.command == "send":
         asyncio.run(send(given.url, given.channel, given.run, given.first, given.count, given.batch))
     else:
-        asyncio.run(receive(given.url, given.channel, given.group, given.window, given.idle_s, given.keep))
+        settings = (given.group, given.window, given.idle_s, given.keep, given.work_s)
+        asyncio.run(receive(given.url, given.channel, *settings))
 
 
 if __name__ == "__main__":
