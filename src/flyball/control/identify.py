@@ -29,6 +29,7 @@ from flyball.control.doubts import doubts_about
 from flyball.control.least_squares import Solution, solve
 from flyball.control.linear_range import LinearRange, linear_range
 from flyball.control.models import Array, Arx
+from flyball.control.recording import check_movement, check_size, signals
 from flyball.control.regressors import (
     one_step_residuals,
     other_regressors,
@@ -109,11 +110,11 @@ def identify(
     >>> round(fit.model.a[0], 4), round(fit.model.b[0], 2), fit.model.delay, fit.align
     (0.26, 59.73, 0, 'same')
     """
-    u, y = _signals(commands, measurements)
+    u, y = signals(commands, measurements)
     _check_options(na, nb, delay, align, max_delay, confidence_level)
     candidates = _candidate_lags(delay, align, min(max_delay, u.size // 5))
-    _check_size(u.size, candidates, na, nb, offset)
-    low, high = _check_movement(u, y)
+    check_size(u.size, candidates, na, nb, offset)
+    low, high = check_movement(u, y)
     warnings: list[str] = []
 
     choice = choose_lag(u, y, candidates, na=na, nb=nb, offset=offset)
@@ -129,8 +130,8 @@ def identify(
         rows = rows_inside(u, everything, choice.lag, nb, (span.low, span.high))
         if rows.size < 3 * (na + nb + 1):  # rows whose older inputs lie outside are lost too: too few remain
             warnings.append(
-                f"the plant seems linear only for inputs from {span.low:g} to {span.high:g}, where there are too few "
-                "rows to fit: this model averages over more; record more there"
+                f"the plant seems linear only for inputs from {span.low:g} to {span.high:g}, where there are too "
+                "few rows to fit: this model averages over more; record more there"
             )
             rows, span = everything, LinearRange(low, high, ())
             break
@@ -182,7 +183,7 @@ def evaluate(
     within: tuple[float, float] | None = None,
 ) -> Score:
     """Score a model on data it was not fitted to, on the rows whose inputs lie `within` a range (default: all)."""
-    u, y = _signals(commands, measurements)
+    u, y = signals(commands, measurements)
     lag, na, nb = model.delay + (align == "next"), len(model.a), len(model.b)
     rows = usable_rows(u, y, lag, na, nb)
     if within is not None:
@@ -201,7 +202,7 @@ def predict(
 
     Outside the linear range this shows what the model would say there, not what it was fitted to.
     """
-    u, y = _signals(commands, measurements)
+    u, y = signals(commands, measurements)
     lag, na, nb = fit.model.delay + (fit.align == "next"), len(fit.model.a), len(fit.model.b)
     rows = usable_rows(u, y, lag, na, nb)
     columns, target = regressors(u, y, rows, lag, na, nb)
@@ -231,22 +232,6 @@ def _named(lag: int, delay: int | str, align: Alignment | Literal["auto"]) -> tu
 # ── what the data and the result are worth ─────────────────────────────────────────────────────────────────────
 
 
-def _signals(commands: npt.ArrayLike, measurements: npt.ArrayLike) -> tuple[Array, Array]:
-    u, y = np.asarray(commands, dtype=float), np.asarray(measurements, dtype=float)
-    if u.ndim != 1 or u.shape != y.shape:
-        raise InvalidValue(
-            f"commands and measurements must be two equally long series, got shapes {u.shape} and {y.shape}"
-        )
-    for name, signal in (("input", u), ("output", y)):
-        finite = np.isfinite(signal)
-        if not finite.all():
-            row = int(np.argmin(finite))
-            raise InvalidValue(
-                f"the {name} is {signal[row]} in sample {row + 1}; remove that part of the recording or repair it"
-            )
-    return u, y
-
-
 def _check_options(
     na: int, nb: int, delay: int | str, align: str, max_delay: int, confidence_level: float
 ) -> None:
@@ -260,31 +245,6 @@ def _check_options(
         raise InvalidValue(f"max_delay is a number of samples from 0, got {max_delay}")
     if not 0.0 < confidence_level < 1.0:
         raise InvalidValue(f"the confidence level lies between 0 and 1, got {confidence_level}")
-
-
-def _check_size(samples: int, lags: list[int], na: int, nb: int, offset: bool) -> None:
-    parameters = na + nb + int(offset)
-    needed = 2 * parameters + max(na, lags[-1] + nb - 1)
-    if samples < needed:
-        raise InvalidValue(
-            f"{samples} samples are too few for {parameters} coefficients with an input lag of up to {lags[-1]}; "
-            f"record at least {needed}"
-        )
-
-
-def _check_movement(u: Array, y: Array) -> tuple[float, float]:
-    """The input's extremes, once it is clear that there is something to learn from."""
-    extremes = [(float(signal.min()), float(signal.max())) for signal in (u, y)]
-    for (low, high), name, remedy in (
-        (extremes[0], "input", "move it while recording, for example by a staircase"),
-        (extremes[1], "output", "check that this column is what the input acts on"),
-    ):
-        if low == high:
-            raise InvalidValue(
-                f"the {name} is constant ({low:g} in all {u.size} samples), so nothing can be learnt about the "
-                f"plant; {remedy}"
-            )
-    return extremes[0]
 
 
 def _confidence(
