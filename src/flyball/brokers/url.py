@@ -104,7 +104,6 @@ def _host(item: str, text: str) -> tuple[str, int | None]:
 
 
 def _masked(text: str) -> str:
-    """The text without what stands before the last @, which may be a password."""
+    """The text without what stands before the last @, which may be a password, however broken the rest is."""
     head, separator, rest = text.partition("://")
-    authority, slash, tail = rest.partition("/")
-    return head + separator + authority.rpartition("@")[2] + slash + tail
+    return head + separator + rest.rpartition("@")[2] if separator else text.rpartition("@")[2]
