@@ -99,6 +99,8 @@ def _host(item: str, text: str) -> tuple[str, int | None]:
     if not port:
         return host, None
     if not port.isdecimal() or not 0 < int(port) < 65536:
+        if port not in _masked(text):  # then it stands before an @: part of a password that is not quoted
+            raise InvalidValue(f"the login before {_masked(text)!r} is malformed: write / in it as %2F, ? as %3F")
         raise InvalidValue(f"the port in {_masked(text)!r} has to be a number from 1 to 65535, not {port!r}")
     return host, int(port)
 
