@@ -62,6 +62,15 @@ def test_no_alarm_on_a_well_tuned_loop_whatever_the_noise(sigma: float, seed: in
     assert kinds(verdicts) == set(), f"seed {seed}, sigma {sigma}: {next(v for v in verdicts if v.notices).reason}"
 
 
+@pytest.mark.parametrize("memory", [0.5, 0.95])
+def test_no_alarm_on_noise_that_has_a_memory(memory: float) -> None:
+    rng, noise = random.Random(11), [0.0]
+    for _ in range(8000):
+        noise.append(memory * noise[-1] + rng.gauss(0.0, 60.0 * (1.0 - memory**2) ** 0.5))
+    verdicts = watch(Guard(), S1, 8000, load=lambda k: noise[k], sigma=5.0)
+    assert kinds(verdicts) == set()
+
+
 def test_no_alarm_on_goal_steps_and_loads_that_the_loop_can_follow() -> None:
     """The command moves a lot while the measurement stays at the goal: that is a loop doing its work."""
     verdicts = watch(

@@ -7,7 +7,8 @@ y₀): with running sums the slope of y − y₀ on u − u₀ and its standard 
 no history is kept. The move of the command times the slope is what the command achieved:
 
 lost       even the slope plus twice its error, times the move, is a small part of the error that remains
-inverted   the measurement went away from the goal, and the slope is three times its error from zero
+inverted   the measurement went away from the goal, and the slope is five times its error from zero (not two
+or three: errors of noise that has a memory look smaller than they are)
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal, TypeAlias
 
 Finding: TypeAlias = Literal["lost", "inverted"]
 
-_CLEAR = 3.0  # standard errors between a slope and zero, for a claim that it has the wrong sign
+_CLEAR = 5.0  # standard errors between a slope and zero, for a claim that it has the wrong sign
 _REACTION = 0.2  # part of the remaining error that a working knob would have moved by now
 
 
