@@ -152,17 +152,20 @@ class Guard:
         found: list[tuple[Kind, str]] = []
         before = state.channels if len(state.channels) == len(values) else (Channel(),) * len(values)
         paired = commands if len(commands) == len(values) else (None,) * len(values)
-        channels = tuple(
+        looked = [
             self._channel(channel, goal, value, command, found)
             for channel, goal, value, command in zip(before, goals, values, paired, strict=True)
-        )
-        off_goal = any(abs(g - v) > self._allowed(g) for g, v in zip(goals, values, strict=True))
+        ]
+        channels, off_goal = tuple([channel for channel, _ in looked]), any(side for _, side in looked)
         saturated = state.saturated + 1 if action.saturated else 0
         unreached = state.unreached + 1 if action.saturated and off_goal else 0
-        self._limits(saturated, unreached, action, sample, found)
+        if saturated:
+            self._limits(saturated, unreached, action, sample, found)
         well = 0 if off_goal or found else state.well + 1
         mean = _running_mean(state.mean, commands) if well else None
         safe = mean if mean is not None and well >= self.patience else state.safe
+        if not found:  # the everyday case
+            return GuardState(channels, 0, saturated, unreached, well, mean, safe), _OK
         verdict = self._verdict(found, state.active, safe, scalar=not isinstance(in_force, tuple))
         active = tuple(notice.kind for notice in verdict.notices)
         return GuardState(channels, 0, saturated, unreached, well, mean, safe, active), verdict
@@ -182,7 +185,8 @@ class Guard:
 
     def _channel(
         self, channel: Channel, goal: float, value: float, command: float | None, found: list[tuple[Kind, str]]
-    ) -> Channel:
+    ) -> tuple[Channel, int]:
+        """The channel after this sample, and the side of the goal on which it is off (0: within the tolerance)."""
         error, allowed = goal - value, self._allowed(goal)
         side = 0 if abs(error) <= allowed else 1 if error > 0.0 else -1
         same = value == channel.measurement
@@ -192,7 +196,7 @@ class Guard:
         if swing.alike >= self.swings:
             found.append(("oscillation", self._swinging(swing, goal)))
         if command is None:
-            return Channel(value, repeated, since, None, swing)
+            return Channel(value, repeated, since, None, swing), side
         if side and repeated > self.stale_after and since is not None and self._moved(since, command):
             text = f"{self.measurement_name} has been exactly {value:.4g} for {repeated} samples"
             found.append(("stale", f"{text} while {self.command_name} went from {since:.4g} to {command:.4g}"))
@@ -201,7 +205,7 @@ class Guard:
             finding = gain_watch.judge(spell, command, error)
             if finding is not None:
                 found.append((finding, self._answer(finding, spell, goal, value, command)))
-        return Channel(value, repeated, since, spell, swing)
+        return Channel(value, repeated, since, spell, swing), side
 
     def _limits(
         self, saturated: int, unreached: int, action: Action, sample: Sample, found: list[tuple[Kind, str]]
@@ -271,7 +275,7 @@ def _running_mean(mean: tuple[float, ...] | None, commands: tuple[float, ...]) -
         return mean
     if mean is None or len(mean) != len(commands):
         return commands
-    return tuple(ewma(m, c, _MEAN) for m, c in zip(mean, commands, strict=True))
+    return tuple([ewma(m, c, _MEAN) for m, c in zip(mean, commands, strict=True)])
 
 
 def _shown(value: Value | None) -> str:
