@@ -35,13 +35,14 @@ async def connect(url: BrokerUrl) -> Broker:
     durability = url.options.get("durability", "power")
     if durability not in ("power", "process"):
         raise InvalidValue(f"option durability of {url} has to be power or process, not {durability!r}")
-    return SqliteBroker(url, Session(url))
+    return SqliteBroker(url, await Session.open(url))
 
 
 class SqliteBroker:
     def __init__(self, url: BrokerUrl, session: Session) -> None:
         self._url, self._session = url, session
         self._receivers: list[SqliteReceiver] = []
+        self._logs: dict[str, SqliteLogReader] = {}
         self.capabilities = Capabilities(
             queues=True,
             logs=True,
@@ -57,10 +58,8 @@ class SqliteBroker:
         return self._session.writer.commits
 
     async def sender(self, channel: str, *, producer: str | None = None) -> Sender:
-        topology = self._session.topology
-        return SqliteSender(
-            self._session, await self._session.note(lambda db: topology.channel(db, channel)), producer
-        )
+        found = await self._session.look(lambda db: self._session.seen.channel(db, channel))
+        return SqliteSender(self._session, found, producer)
 
     async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
         topology = self._session.topology
@@ -77,14 +76,18 @@ class SqliteBroker:
         return receiver
 
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
-        with SqliteLogReader(self._url, log) as reader:
-            records: Iterator[Sequence[Record]] = reader.read_records(partition, start, stop)
-            while (chunk := await self._session.off_loop(lambda: next(records, None))) is not None:
-                yield chunk
+        records: Iterator[Sequence[Record]] = self._log(log).read_records(partition, start, stop)
+        while (chunk := await self._session.off_loop(lambda: next(records, None))) is not None:
+            yield chunk
 
     async def bounds(self, log: str, partition: int) -> tuple[int, int]:
-        with SqliteLogReader(self._url, log) as reader:
-            return await self._session.off_loop(lambda: reader.bounds(partition))
+        return await self._session.off_loop(lambda: self._log(log).bounds(partition))
+
+    def _log(self, log: str) -> SqliteLogReader:
+        """One reader a log, kept open, used in the reading thread only."""
+        if log not in self._logs:
+            self._logs[log] = SqliteLogReader(self._url, log)
+        return self._logs[log]
 
     async def declare(
         self,
@@ -114,16 +117,18 @@ class SqliteBroker:
         return await self._session.write(job)
 
     async def depth(self, channel: str, group: str | None = None) -> int:
-        return await self._session.note(lambda db: self._session.topology.depth(db, channel, group))
+        return await self._session.look(lambda db: self._session.seen.depth(db, channel, group))
 
     async def oldest_age_s(self, channel: str) -> float | None:
-        return await self._session.note(lambda db: self._session.topology.oldest_age_s(db, channel))
+        return await self._session.look(lambda db: self._session.seen.oldest_age_s(db, channel))
 
     async def channels(self) -> list[ChannelInfo]:
-        return await self._session.note(self._session.topology.list)
+        return await self._session.look(self._session.seen.list)
 
     async def close(self) -> None:
         await asyncio.gather(*(receiver.close() for receiver in self._receivers))
+        for reader in self._logs.values():
+            await self._session.off_loop(reader.close)
         await self._session.close()
 
     async def __aenter__(self) -> Self:

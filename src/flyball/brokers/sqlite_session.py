@@ -19,17 +19,25 @@ Result = TypeVar("Result")
 
 
 class Session:
-    def __init__(self, url: BrokerUrl) -> None:
-        path = path_of(url)
-        busy_timeout_s = url.number("busy_timeout_s", 10.0)
+    """Open it with `Session.open(url)`."""
+
+    @classmethod
+    async def open(cls, url: BrokerUrl) -> Session:
+        path, busy_timeout_s = path_of(url), url.number("busy_timeout_s", 10.0)
+        opened = await asyncio.to_thread(lambda: open_file(path, create=True, busy_timeout_s=busy_timeout_s))
+        return cls(url, path, opened, busy_timeout_s)
+
+    def __init__(self, url: BrokerUrl, path: Path, opened: sqlite3.Connection, busy_timeout_s: float) -> None:
         self.lease_s = url.number("lease_s", 10.0)
         self.blocked_timeout_s = url.number("blocked_timeout_s", 30.0)
         self.max_body_bytes = url.integer("max_body_bytes", 16 << 20)
         self.topology = Topology()  # belongs to the writing thread
+        self.seen = Topology()  # the same, for the reading thread
         self.wakes: dict[int, tuple[int, Callable[[], None]]] = {}  # receiver → (its outlet, how to wake it)
         self._reading = _Reading(path, busy_timeout_s)
         self.writer = Writer(
             path,
+            opened,
             busy_timeout_s=busy_timeout_s,
             power_safe=url.options.get("durability") != "process",
             chore=self._keep_house,

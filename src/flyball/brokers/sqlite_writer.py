@@ -13,12 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.port import Blocked, Unreachable
-from flyball.brokers.sqlite_schema import explained, open_file
+from flyball.brokers.sqlite_schema import explained
 
 Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Any]
@@ -31,7 +32,16 @@ class Writer:
     `chore` is called every `chore_s` in the thread, in a transaction of its own (leases, retention).
     """
 
-    def __init__(self, path: Path, *, busy_timeout_s: float, power_safe: bool, chore: Job, chore_s: float) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        *,
+        busy_timeout_s: float,
+        power_safe: bool,
+        chore: Job,
+        chore_s: float,
+    ) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
         self._power_safe = power_safe
@@ -40,7 +50,7 @@ class Writer:
         self._changed = threading.Condition()
         self._closing = False
         self._loop = asyncio.get_running_loop()
-        self._connection = open_file(path, create=True, busy_timeout_s=busy_timeout_s)
+        self._connection = connection
         self._connection.execute("PRAGMA busy_timeout=0")  # waiting is done in _begin, in shorter steps
         self._thread = threading.Thread(target=self._work, name=f"flyball-sqlite {path.name}", daemon=True)
         self.commits = 0
@@ -83,7 +93,8 @@ class Writer:
             return self._transaction(jobs)
         except Exception as error:  # noqa: BLE001  whatever a job raises belongs to its caller, not to this thread
             if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+                with suppress(sqlite3.Error):  # a broken disk: the next transaction will say so again
+                    self._connection.execute("ROLLBACK")
             if len(jobs) == 1:
                 return [explained(error, self._path) if isinstance(error, sqlite3.Error) else error]
             if isinstance(error, Blocked):  # the lock was not to be had: it would be the same for each
@@ -127,6 +138,5 @@ class Writer:
                 else:
                     future.set_result(result)
 
-        # A loop that was closed has nobody left to tell; the work itself is done.
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop was closed: nobody is left to tell, the work itself is done
             self._loop.call_soon_threadsafe(deliver)

@@ -9,12 +9,13 @@ import asyncio
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event, Semaphore
 from pathlib import Path
 
-from flyball.brokers import Message, connect
+from flyball.brokers import Broker, Message, connect
+from flyball.brokers.port import Kind
 from flyball.lab.bench import BenchContext, Row
 
 _BODY_BYTES = 256
@@ -35,9 +36,9 @@ def cases(context: BenchContext) -> Iterator[Row]:
     yield context.row("sqlite log", rate, "events/s", goal=300_000, better="higher")
     log.unlink()
     context.note(f"filling with {many:,} messages")
-    few, full = (asyncio.run(_queue_costs(context.workdir / f"{stored}.db", stored)) for stored in (_FEW, many))
+    few, full = asyncio.run(_side_by_side(context.workdir, "queue", _queue_turn, many))
     yield context.row("sqlite queue flat", full, "s/msg", peer=few, peer_name=f"{_FEW:,} stored", goal=1.2)
-    few, full = (asyncio.run(_log_costs(context.workdir / f"log{stored}.db", stored)) for stored in (_FEW, many))
+    few, full = asyncio.run(_side_by_side(context.workdir, "log", _log_turn, many))
     yield context.row("sqlite log flat", full, "s/event", peer=few, peer_name=f"{_FEW:,} stored", goal=1.2)
 
 
@@ -109,9 +110,9 @@ def _reader(path: str, count: int, done: Synchronized[int], ready: Semaphore, go
 # --- out of a log ------------------------------------------------------------------------------------------------
 
 
-async def _fill(path: Path, kind: str, count: int) -> None:
+async def _fill(path: Path, kind: Kind, count: int) -> None:
     async with await connect(f"sqlite:///{path}?durability=process") as broker:
-        await broker.declare("bench", "log" if kind == "log" else "queue")
+        await broker.declare("bench", kind)
         sender = await broker.sender("bench")
         batch = messages(_BATCH)
         for _ in range(count // _BATCH):
@@ -131,36 +132,45 @@ async def _read_log(path: Path, start: int, count: int) -> float:
 # --- the cost of a message when much is stored -------------------------------------------------------------------
 
 
-async def _queue_costs(path: Path, stored: int, turns: int = 30) -> float:
-    """Seconds for a message sent, received and acknowledged while `stored` others wait."""
-    await _fill(path, "queue", stored)
-    costs = []
-    async with await connect(f"sqlite:///{path}") as broker:
-        sender, receiver = await broker.sender("bench"), await broker.receiver("bench", window=_BATCH)
-        for _ in range(turns):
-            batch = messages(_BATCH)
-            started = time.perf_counter()
-            await sender.send_batch(batch)
-            await receiver.ack(*await receiver.receive(_BATCH))
-            costs.append((time.perf_counter() - started) / _BATCH)
-        assert await broker.depth("bench") == stored
-    path.unlink()
-    return statistics.median(costs)
+Turn = Callable[[Broker, int], Awaitable[float]]
 
 
-async def _log_costs(path: Path, stored: int, turns: int = 30) -> float:
-    """Seconds for an event appended and one read from the middle while `stored` others are kept."""
-    await _fill(path, "log", stored)
-    costs = []
-    async with await connect(f"sqlite:///{path}") as broker:
-        sender = await broker.sender("bench")
-        middle = stored // 2 - stored // 2 % _BATCH
+async def _side_by_side(folder: Path, kind: Kind, turn: Turn, many: int, turns: int = 40) -> tuple[float, float]:
+    """Median seconds a message with few and with many stored, turn about, so that other load hits both alike."""
+    sizes = (_FEW, many)
+    paths = [folder / f"{kind}{stored}.db" for stored in sizes]
+    for path, stored in zip(paths, sizes, strict=True):
+        await _fill(path, kind, stored)
+    costs: tuple[list[float], list[float]] = ([], [])
+    async with await connect(f"sqlite:///{paths[0]}") as few, await connect(f"sqlite:///{paths[1]}") as full:
         for _ in range(turns):
-            batch = messages(_BATCH)
-            started = time.perf_counter()
-            await sender.send_batch(batch)
-            async for records in broker.read("bench", 0, middle, middle + _BATCH):
-                assert len(records) == _BATCH
-            costs.append((time.perf_counter() - started) / _BATCH)
-    path.unlink()
-    return statistics.median(costs)
+            for broker, stored, kept in zip((few, full), sizes, costs, strict=True):
+                kept.append(await turn(broker, stored) / _BATCH)
+    for path in paths:
+        path.unlink()
+    return statistics.median(costs[0]), statistics.median(costs[1])
+
+
+async def _queue_turn(broker: Broker, stored: int) -> float:
+    """Seconds to send, receive and acknowledge a batch while `stored` other messages wait."""
+    sender, receiver = await broker.sender("bench"), await broker.receiver("bench", window=_BATCH)
+    batch = messages(_BATCH)
+    started = time.perf_counter()
+    await sender.send_batch(batch)
+    await receiver.ack(*await receiver.receive(_BATCH))
+    elapsed = time.perf_counter() - started
+    assert await broker.depth("bench") == stored
+    await receiver.close()
+    return elapsed
+
+
+async def _log_turn(broker: Broker, stored: int) -> float:
+    """Seconds to append a batch and to read one from the middle of `stored` others."""
+    sender = await broker.sender("bench")
+    batch = messages(_BATCH)
+    middle = stored // 2 - stored // 2 % _BATCH
+    started = time.perf_counter()
+    await sender.send_batch(batch)
+    async for records in broker.read("bench", 0, middle, middle + _BATCH):
+        assert len(records) == _BATCH
+    return time.perf_counter() - started
