@@ -10,8 +10,8 @@ from flyball.control.oscillation import Swing, follow
 
 def swing_of(errors: list[float], tolerance: float = 1.0) -> Swing:
     swing = Swing()
-    for error in errors:
-        swing = follow(swing, error, tolerance)
+    for number, error in enumerate(errors):
+        swing = follow(swing, number, error, tolerance)
     return swing
 
 
@@ -43,8 +43,8 @@ def test_a_swing_within_the_tolerance_is_none() -> None:
 @pytest.mark.parametrize("memory", [0.0, 0.5, 0.9])
 def test_noise_is_no_swing(memory: float, seed: int) -> None:
     rng, noise, most, swing = random.Random(seed), 0.0, 0, Swing()
-    for _ in range(20_000):
+    for k in range(20_000):
         noise = memory * noise + rng.gauss(0.0, 1.0)
-        swing = follow(swing, noise, tolerance=0.5)
+        swing = follow(swing, k, noise, tolerance=0.5)
         most = max(most, swing.alike)
     assert most < 16, f"seed {seed}"

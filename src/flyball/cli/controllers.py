@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flyball.cli.output import JsonOption, print_json, table
+from flyball.cli.output import JsonOption, note, print_json, table
 
 if TYPE_CHECKING:
     from flyball.control.controllers.catalogue import Entry, Parameter
@@ -33,7 +33,10 @@ def command(
             table([(e.name, _parameters(e), e.help) for e in controllers], ("controller", "parameters", ""))
         )
         typer.echo()
-        typer.echo(table([(e.name, _parameters(e), e.help) for e in wrappers], ("wrapper", "parameters", "")))
+        typer.echo(table([(e.name, e.help) for e in controllers], ("controller", "")))
+        typer.echo()
+        typer.echo(table([(e.name, e.help) for e in wrappers], ("wrapper", "")))
+        note("\nflyball controllers NAME shows the law and the parameters of one of them.")
         return
     entry = next((e for e in wrappers if e.name == name), None) or _controller(name, [e.name for e in wrappers])
     if json:
@@ -59,10 +62,6 @@ def _controller(name: str, wrappers: list[str]) -> Entry:
         return catalogue.describe(name)[0]
     except InvalidValue as error:
         raise InvalidValue(f"{error}; and the wrappers: {', '.join(wrappers)}") from None
-
-
-def _parameters(entry: Entry) -> str:
-    return ", ".join(p.name for p in entry.parameters if p.name != "inner")
 
 
 def _shown(default: Any) -> str:

@@ -9,5 +9,7 @@ design      model + wish -> gains
 verify      model + gains -> certificate
 controllers one controller a file, and the catalogue that names them
 wrappers    limits, filters, dither around any controller
+filters     running averages and medians;  limits  how far and how fast a command may go
+state       controller states as plain data, for storing
 guard       notices when a loop no longer does what its design assumed
 """

@@ -57,7 +57,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """What is remembered of one measurement and, where there are as many commands, the command beside it."""
+    """What is remembered of one measurement and, where there are as many commands, of the command beside it."""
 
     measurement: float | None = None
     repeated: int = 0
@@ -68,6 +68,9 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
+    """Counters of samples in a row, the mean command while the loop is well, and the command to retreat to."""
+
+    samples: int = 0
     channels: tuple[Channel, ...] = ()
     missing: int = 0
     saturated: int = 0
@@ -147,13 +150,15 @@ class Guard:
         values, goals = as_tuple(measured), as_tuple(sample.setpoint)
         if len(goals) != len(values):
             goals = goals[:1] * len(values)
-        in_force = sample.applied if is_usable(sample.applied) else action.command
-        commands = as_tuple(in_force) if in_force is not None and is_usable(in_force) else ()
+        in_force = sample.applied
+        if in_force is None or not is_usable(in_force):
+            in_force = action.command if is_usable(action.command) else None
+        commands = () if in_force is None else as_tuple(in_force)
         found: list[tuple[Kind, str]] = []
         before = state.channels if len(state.channels) == len(values) else (Channel(),) * len(values)
         paired = commands if len(commands) == len(values) else (None,) * len(values)
         looked = [
-            self._channel(channel, goal, value, command, found)
+            self._channel(channel, state.samples, goal, value, command, found)
             for channel, goal, value, command in zip(before, goals, values, paired, strict=True)
         ]
         channels, off_goal = tuple([channel for channel, _ in looked]), any(side for _, side in looked)
@@ -165,10 +170,10 @@ class Guard:
         mean = _running_mean(state.mean, commands) if well else None
         safe = mean if mean is not None and well >= self.patience else state.safe
         if not found:  # the everyday case
-            return GuardState(channels, 0, saturated, unreached, well, mean, safe), _OK
+            return GuardState(state.samples + 1, channels, 0, saturated, unreached, well, mean, safe), _OK
         verdict = self._verdict(found, state.active, safe, scalar=not isinstance(in_force, tuple))
         active = tuple(notice.kind for notice in verdict.notices)
-        return GuardState(channels, 0, saturated, unreached, well, mean, safe, active), verdict
+        return GuardState(state.samples + 1, channels, 0, saturated, unreached, well, mean, safe, active), verdict
 
     def _missing(self, state: GuardState, sample: Sample) -> tuple[GuardState, Verdict]:
         """Nothing can be said about the gain across a gap: the channels start afresh."""
@@ -180,11 +185,19 @@ class Guard:
                 what = f"the set point is {_shown(sample.setpoint)}"
             found.append(("missing", f"{what}, for {missing} samples now"))
         verdict = self._verdict(found, state.active, state.safe, scalar=not isinstance(sample.applied, tuple))
-        after = GuardState(missing=missing, safe=state.safe, active=tuple(n.kind for n in verdict.notices))
+        after = GuardState(
+            state.samples + 1, missing=missing, safe=state.safe, active=tuple(n.kind for n in verdict.notices)
+        )
         return after, verdict
 
     def _channel(
-        self, channel: Channel, goal: float, value: float, command: float | None, found: list[tuple[Kind, str]]
+        self,
+        channel: Channel,
+        number: int,
+        goal: float,
+        value: float,
+        command: float | None,
+        found: list[tuple[Kind, str]],
     ) -> tuple[Channel, int]:
         """The channel after this sample, and the side of the goal on which it is off (0: within the tolerance)."""
         error, allowed = goal - value, self._allowed(goal)
@@ -192,7 +205,7 @@ class Guard:
         same = value == channel.measurement
         repeated = channel.repeated + 1 if same else 1
         since = channel.repeated_since if same else command
-        swing = oscillation.follow(channel.swing, error, allowed)
+        swing = oscillation.follow(channel.swing, number, error, allowed)
         if swing.alike >= self.swings:
             found.append(("oscillation", self._swinging(swing, goal)))
         if command is None:
@@ -200,7 +213,7 @@ class Guard:
         if side and repeated > self.stale_after and since is not None and self._moved(since, command):
             text = f"{self.measurement_name} has been exactly {value:.4g} for {repeated} samples"
             found.append(("stale", f"{text} while {self.command_name} went from {since:.4g} to {command:.4g}"))
-        spell = gain_watch.follow(channel.spell, side, command, value)
+        spell = gain_watch.follow(channel.spell, side, command, value) if side else None
         if spell is not None and spell.samples > self.patience and self._moved(spell.start_command, command):
             finding = gain_watch.judge(spell, command, error)
             if finding is not None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flyball.control.filters import ewma
+
 _LENGTH = 0.35  # a half wave may be this part longer or shorter than those before (or half a sample)
 _HEIGHT = 2.0  # … and at most this factor higher; one much lower is a swing that dies down
 _DECAY = 0.6
-_WEIGHT = 0.25  # of the newest half wave in the mean
+_KEEP = 0.75  # of the mean when a half wave is added
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +29,13 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class Swing:
-    """The half wave under way, how many alike came before it, and what they were like above and below the goal."""
+    """The half wave under way and when it began, how many alike came before it, and what those were like.
+
+    Samples are numbered by the caller, so that a sample without news needs no new value.
+    """
 
     side: int = 0
-    length: int = 0
+    began: int = 0
     peak: float = 0.0
     alike: int = 0
     above: Wave = Wave()
@@ -41,35 +46,37 @@ class Swing:
         return self.above.length + self.below.length
 
 
-def follow(swing: Swing, error: float, tolerance: float) -> Swing:
-    """The swing after one more sample.
+def follow(swing: Swing, number: int, error: float, tolerance: float) -> Swing:
+    """The swing after the sample with this number.
 
     >>> swing = Swing()
     >>> for k in range(12):
-    ...     swing = follow(swing, 5.0 if k % 4 < 2 else -5.0, tolerance=1.0)
+    ...     swing = follow(swing, k, 5.0 if k % 4 < 2 else -5.0, tolerance=1.0)
     >>> swing.alike, swing.period
     (5, 4.0)
     """
-    side = 0 if abs(error) <= tolerance else 1 if error > 0.0 else -1
-    if side in (0, swing.side):
-        peak = max(swing.peak, abs(error)) if side else swing.peak
-        return Swing(swing.side, swing.length + 1, peak, swing.alike, swing.above, swing.below)
+    size = abs(error)
+    if size <= tolerance:
+        return swing
+    side = 1 if error > 0.0 else -1
+    if side == swing.side:
+        if size <= swing.peak:
+            return swing
+        return Swing(side, swing.began, size, swing.alike, swing.above, swing.below)
     if swing.side == 0:  # nothing before the first crossing was a half wave
-        return Swing(side, 1, abs(error))
+        return Swing(side, number, size)
     before = swing.below if swing.side > 0 else swing.above  # a positive error: the measurement is below the goal
-    alike, wave = _compare(swing, before)
+    alike, wave = _compare(Wave(float(number - swing.began), swing.peak), before, swing.alike)
     above, below = (swing.above, wave) if swing.side > 0 else (wave, swing.below)
-    return Swing(side, 1, abs(error), alike, above, below)
+    return Swing(side, number, size, alike, above, below)
 
 
-def _compare(swing: Swing, before: Wave) -> tuple[int, Wave]:
+def _compare(fresh: Wave, before: Wave, alike: int) -> tuple[int, Wave]:
     """The half wave that just ended against those before it: how many are alike now, and the new mean."""
-    fresh = Wave(float(swing.length), swing.peak)
     if before.length == 0.0:
-        return swing.alike + 1, fresh
-    regular = abs(swing.length - before.length) <= max(0.5, _LENGTH * before.length)
-    sustained = _DECAY * before.peak <= swing.peak <= _HEIGHT * before.peak
+        return alike + 1, fresh
+    regular = abs(fresh.length - before.length) <= max(0.5, _LENGTH * before.length)
+    sustained = _DECAY * before.peak <= fresh.peak <= _HEIGHT * before.peak
     if not (regular and sustained):
         return 1, fresh
-    length = before.length + _WEIGHT * (swing.length - before.length)
-    return swing.alike + 1, Wave(length, before.peak + _WEIGHT * (swing.peak - before.peak))
+    return alike + 1, Wave(ewma(before.length, fresh.length, _KEEP), ewma(before.peak, fresh.peak, _KEEP))
