@@ -29,10 +29,6 @@ def command(
                 {"controllers": [_document(e) for e in controllers], "wrappers": [_document(e) for e in wrappers]}
             )
             return
-        typer.echo(
-            table([(e.name, _parameters(e), e.help) for e in controllers], ("controller", "parameters", ""))
-        )
-        typer.echo()
         typer.echo(table([(e.name, e.help) for e in controllers], ("controller", "")))
         typer.echo()
         typer.echo(table([(e.name, e.help) for e in wrappers], ("wrapper", "")))
