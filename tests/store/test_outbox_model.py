@@ -27,7 +27,7 @@ class OutboxModel(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.database = SqliteDatabase(Path(self.folder.name) / "store.db", level="process")
+        self.database = SqliteDatabase(Path(self.folder.name) / "store.db", durability="process")
         self.outbox = Outbox(self.database, clock=lambda: self.now_s)
 
     @rule(classes=st.lists(st.integers(0, 9), max_size=6), step_s=st.floats(-5, 20))

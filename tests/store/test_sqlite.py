@@ -60,7 +60,7 @@ def test_works_of_many_threads_share_commits(database: SqliteDatabase) -> None:
 
 @pytest.mark.parametrize(("level", "flag"), [("power", 2), ("process", 1)])
 def test_durable_writes_wait_for_the_disk_at_the_level_asked_for(path: Path, level: str, flag: int) -> None:
-    with SqliteDatabase(path, level=level) as database:  # type: ignore[arg-type]  # parametrized
+    with SqliteDatabase(path, durability=level) as database:  # type: ignore[arg-type]  # parametrized
 
         def synchronous(durable: bool) -> int:
             return int(database.write(lambda t: t.execute("PRAGMA synchronous").fetchone()[0], durable=durable))
@@ -106,7 +106,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="path of a file"):
         SqliteDatabase(":memory:")
     with pytest.raises(InvalidValue, match="'power' or 'process', not 'none'"):
-        SqliteDatabase(tmp_path / "x.db", level="none")  # type: ignore[arg-type]  # the point of the test
+        SqliteDatabase(tmp_path / "x.db", durability="none")  # type: ignore[arg-type]  # the point of the test
 
 
 def test_a_forked_child_is_told_to_open_it_again(database: SqliteDatabase) -> None:

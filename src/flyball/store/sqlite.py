@@ -1,8 +1,8 @@
 """The store in one SQLite file, shared by the processes of a host.
 
 Write-ahead log, so that readers and the writer do not wait for each other; `synchronous=FULL`, so that what was
-committed survives power loss (level "power"), or NORMAL, where it survives the end of the process but perhaps
-not a power loss (level "process").
+committed survives power loss (durability "power"), or NORMAL, where it survives the end of the process but perhaps
+not a power loss (durability "process").
 
 SQLite allows one writer at a time among all processes. Each write transaction therefore begins with the lock
 (BEGIN IMMEDIATE): asking for it in the middle could fail after part of the work was done on a state that is no
@@ -27,7 +27,7 @@ from flyball.store.host_time import HostTime, host_time
 from flyball.store.protocol import Busy, Full, StoreError, Transaction
 
 Result = TypeVar("Result")
-Level = Literal["power", "process"]
+Durability = Literal["power", "process"]
 
 _SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
 
@@ -35,20 +35,20 @@ _SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
 class SqliteDatabase:
     """A database file, opened by this process; see `protocol.Database`.
 
-    `level` is what a durable write survives: "power" (loss) or only the end of the "process".
+    `durability` is what a durable write survives: "power" (loss) or only the end of the "process".
     """
 
     def __init__(
         self,
         path: str | Path,
         *,
-        level: Level = "power",
+        durability: Durability = "power",
         busy_s: float = 10.0,
         clock: Callable[[], HostTime] = host_time,
         migrations: Sequence[Sequence[str]] = schema.MIGRATIONS,
     ) -> None:
-        if level not in _SYNCHRONOUS:
-            raise InvalidValue(f"the level of a store is 'power' or 'process', not {level!r}")
+        if durability not in _SYNCHRONOUS:
+            raise InvalidValue(f"the durability of a store is 'power' or 'process', not {durability!r}")
         if str(path) in ("", ":memory:"):
             raise InvalidValue(
                 f"the store needs the path of a file, not {str(path)!r}: it must survive the process"
@@ -58,7 +58,7 @@ class SqliteDatabase:
         self._busy_s = busy_s
         self._process = os.getpid()
         self._durable_now: bool | None = None
-        self._full = _SYNCHRONOUS[level]
+        self._full = _SYNCHRONOUS[durability]
         try:
             self._writer = self._connect()
             self._reader = self._connect()
