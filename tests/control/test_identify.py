@@ -361,6 +361,35 @@ def test_wrong_options(options: dict[str, Any]) -> None:
         identify(*s1_recording(), **options)
 
 
+numbers = st.floats(-1e9, 1e9, width=32) | st.integers(-3, 3).map(float)
+
+
+@given(
+    data=st.data(), samples=st.integers(0, 60), offset=st.booleans(), na=st.integers(1, 2), nb=st.integers(1, 2)
+)
+def test_any_data_give_a_fit_or_one_sentence(
+    data: st.DataObject, samples: int, offset: bool, na: int, nb: int
+) -> None:
+    shapes = {
+        "free": st.lists(numbers, min_size=samples, max_size=samples),
+        "ramp": st.just([float(k) for k in range(samples)]),
+        "step": st.integers(0, samples).map(lambda at: [float(k >= at) for k in range(samples)]),
+        "bent": st.integers(0, samples).map(lambda at: [float(min(k, at)) for k in range(samples)]),
+        "growing": st.floats(0.0, 4.0).map(lambda rate: [float(np.exp(rate * k)) for k in range(samples)]),
+    }
+    u, y = (data.draw(shapes[data.draw(st.sampled_from(sorted(shapes)))]) for _ in range(2))
+    delay: Any = data.draw(st.sampled_from(["auto", 0, 2]))
+    align: Any = data.draw(st.sampled_from(["auto", "same", "next"]))
+    try:
+        fit = identify(u, y, na=na, nb=nb, offset=offset, delay=delay, align=align)
+    except InvalidValue:
+        return
+    assert fit.linear_range[0] < fit.linear_range[1]
+    assert np.isfinite(fit.covariance).all()
+    assert fit.r2 <= 1.0
+    assert len(fit.confidence) == na + nb + int(offset) == len(fit.covariance)
+
+
 def test_prbs_excites_enough_to_identify() -> None:
     u = prbs(300, 12.0, 4.0, Limits(1.0, 22.0, hold=2), seed=5)
     y = respond(first_order(0.26, 59.73), u, np.random.default_rng(26).normal(0.0, 40.0, 300))

@@ -119,9 +119,9 @@ def squared_error_of(gram: Array) -> float:
 
     Meant for comparing candidate models. It cannot see errors below rounding of Σz², hence the floor.
     """
-    scale = np.sqrt(np.diagonal(gram))
+    scale = np.sqrt(np.maximum(np.diagonal(gram), 0.0))  # below 0 by rounding: a column that does not move
     scale = np.where(scale > 0.0, scale, 1.0)
     unit = gram / np.outer(scale, scale)
     scaled = np.linalg.lstsq(unit[:-1, :-1], unit[:-1, -1], rcond=_RANK_TOLERANCE)[0]
     explained = float(scaled @ unit[:-1, -1])
-    return max(1.0 - explained, 1e-13) * float(gram[-1, -1])
+    return max(1.0 - explained, 1e-13) * max(float(gram[-1, -1]), 0.0)

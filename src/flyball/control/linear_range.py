@@ -95,6 +95,8 @@ def _find_bend(drive: Array, others: Sequence[Array], target: Array) -> tuple[fl
     hinge_1 = tail_x[0] - h * tail_1
     hinge_2 = tail_ux[0] - 2.0 * h * tail_x[0] + h * h * tail_1 - hinge_1**2 / n  # columns have mean 0, hinges not
     straight = squared_error_of(gram)
+    if straight == 0.0:  # the output does not move at all here
+        return None
     p = columns.shape[0] - 1
     errors = np.empty(candidates.size)
     grams = []
