@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.control.controllers import catalogue
@@ -91,6 +91,7 @@ samples = st.builds(
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "lqr"])
+@settings(max_examples=50)
 @given(seen=st.lists(samples, min_size=1, max_size=25))
 def test_no_sample_whatsoever_crashes_a_loop_or_leaves_the_limits(name: str, seen: list[Sample]) -> None:
     controller = Dither(Saturation(Slew(catalogue.make(name, **CASES[name][0]), 9.0, 9.0), 1.0, 360.0))

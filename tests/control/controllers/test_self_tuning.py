@@ -88,6 +88,14 @@ def test_swaps_without_a_bump() -> None:
         assert abs(moves[k] - states[k].ki * error) <= 2.0 * CAUTIOUS.probe + 1e-9
 
 
+def test_does_not_swap_for_gains_that_hardly_differ() -> None:
+    """Without noise the first good model is final: later designs give the same gains."""
+    states, _, _ = run(CAUTIOUS, 600, sigma=0.0)
+    assert states[-1].swaps == states[300].swaps
+    assert states[-1].judged_at > states[300].judged_at
+    assert states[-1].verdict.startswith("accepted")
+
+
 def test_keeps_its_gains_when_nothing_can_be_learnt() -> None:
     """At rest without a probe, closed-loop data show the controller, not the plant."""
     states, _, _ = run(SelfTuning(kp=0.001, ki=0.002), 400)

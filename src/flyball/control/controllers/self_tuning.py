@@ -27,6 +27,7 @@ from flyball.errors import InvalidValue
 
 _SLOWER = (1.0, 1.5, 2.5, 4.0)  # where the wish cannot be had, a slower one is tried: factors of the settling
 _PROBE_PERIOD = 127
+_NEWS = 0.02  # change of a gain, as a part of the larger gain, that is worth a swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class SelfTuning:
     Law: PI with gains (Kp, Ki), and at each sample recursive least squares (forgetting λ) on y(k+1) = a·y(k)
     + b·u(k−D) + c from measurement and *applied* command. After every `every` samples that were learnt from:
     place poles for the wished settling and overshoot on the estimated model, verify the loop over the
-    confidence region of the estimate, and take the new gains only when the verdict is `accepted`; otherwise a
-    slower wish is tried, and the gains stay when none passes. A swap is bumpless: the new gains continue from
-    the applied command.
+    confidence region of the estimate, and take the new gains only when the verdict is `accepted` (and they
+    differ by more than 2 %); otherwise a slower wish is tried, and the gains stay when none passes. A swap is
+    bumpless: the new gains continue from the applied command.
 
     Data of a closed loop teach little while the command rests. `probe` adds a bounded pseudo-random ±probe to
     the command; without it the loop learns from set-point changes and disturbances alone. The PI never sees
@@ -112,7 +113,7 @@ class SelfTuning:
         if rls.updates - judged_at >= self.every:
             judged_at = rls.updates
             gains, verdict = self._redesign(rls)
-            if gains is not None:
+            if gains is not None and (_differ(kp, gains.kp, gains) or _differ(ki, gains.ki, gains)):
                 kp, ki, swaps, swapped = gains.kp, gains.ki, swaps + 1, True
                 memory = Pi(kp, ki).initial(aside)
         memory, action = Pi(kp, ki).step(memory, _seen_by_pi(sample, aside))
@@ -161,6 +162,10 @@ class SelfTuning:
                 return gains, f"accepted: {certificate.reason}"
             why = why or certificate.reason
         return None, f"gains kept: {why}"
+
+
+def _differ(old: float, new: float, gains: Gains) -> bool:
+    return abs(new - old) > _NEWS * max(abs(gains.kp), abs(gains.ki))
 
 
 def _is_sensible(model: Arx) -> bool:
