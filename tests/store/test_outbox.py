@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from subprocess import Popen
@@ -29,6 +30,13 @@ def ids(outbox: Outbox, limit: int = 100, ageing_s: float = 5.0) -> list[str]:
 def lines(child: Popen[str]) -> Iterable[str]:
     assert child.stdout is not None
     return child.stdout
+
+
+def start_all(threads: Sequence[threading.Thread], database: SqliteDatabase) -> None:
+    for thread in threads:
+        thread.start()
+    while database._commits.waiting < len(threads):
+        time.sleep(0.001)
 
 
 def test_what_was_appended_comes_back_whole(database: SqliteDatabase) -> None:
@@ -151,12 +159,8 @@ def test_one_that_does_not_fit_does_not_fail_those_that_share_its_commit(databas
 
     threads = [threading.Thread(target=append, args=(f"small {i}", 10)) for i in range(20)]
     threads.insert(10, threading.Thread(target=append, args=("huge", 200_000)))
-    # All wait for the turn, so that they share commits.
-    with database._commits._turn:
-        for thread in threads:
-            thread.start()
-        while len(database._commits._queue) < len(threads):
-            pass
+    # All wait while something else runs, so that they share commits.
+    database._commits.exclusively(lambda: start_all(threads, database))
     for thread in threads:
         thread.join()
     assert isinstance(outcome.pop("huge"), Full)

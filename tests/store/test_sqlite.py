@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
@@ -47,11 +48,14 @@ def test_works_of_many_threads_share_commits(database: SqliteDatabase) -> None:
     database._transact = counted  # type: ignore[method-assign]  # counts, does not replace
     states = LoopStates(database)
     threads = [threading.Thread(target=states.save, args=(f"loop {i}", i)) for i in range(50)]
-    with database._commits._turn:
+
+    def start_all() -> None:
         for thread in threads:
             thread.start()
-        while len(database._commits._queue) < len(threads):
-            pass
+        while database._commits.waiting < len(threads):
+            time.sleep(0.001)
+
+    database._commits.exclusively(start_all)
     for thread in threads:
         thread.join()
     assert len(commits) == 1

@@ -1,9 +1,10 @@
 """Lets the works of many threads share one commit, and so one wait for the disk.
 
 A commit that is safe against power loss costs an fsync, milliseconds on many disks, whether it carries one
-message or a thousand. There is no thread of its own: each caller queues its work and asks for the write lock.
-Whoever gets the lock does everything that is queued by then; the others, once they get it, find theirs done.
-So a lone caller waits for nobody, and the busier it is, the more share one commit.
+message or a thousand. There is no thread of its own: a caller who finds nobody at work does its own work at once,
+together with all that is queued; the others wait. When it is done it appoints the first who is still waiting,
+who does everything that came meanwhile. So a lone caller waits for nobody, and the busier it is, the more share
+one commit.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ MOST_TOGETHER = 256
 class Job:
     """One caller's work and what became of it."""
 
-    __slots__ = ("done", "durable", "error", "result", "work")
+    __slots__ = ("called", "done", "durable", "error", "result", "work")
 
     def __init__(self, work: Callable[..., Any], durable: bool) -> None:
         self.work = work
         self.durable = durable
+        self.called = threading.Event()
+        """Set when it is done, or when its caller is to do the work of all."""
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -40,31 +43,73 @@ class GroupCommit:
     def __init__(self, run_together: Callable[[Sequence[Job]], None]) -> None:
         self._run_together = run_together
         self._queue: deque[Job] = deque()
-        self._turn = threading.Lock()
+        self._busy = False
+        self._changed = threading.Condition()
 
     def submit(self, work: Callable[..., Result], durable: bool) -> Result:
         job = Job(work, durable)
-        self._queue.append(job)
-        while True:
-            with self._turn:
-                if job.done:
-                    break
-                batch = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_TOGETHER))]
-                try:
-                    self._run_together(batch)
-                except BaseException as error:
-                    # This thread was interrupted (Ctrl-C); the others must not wait for ever, nor be told that
-                    # theirs is stored.
-                    for other in batch:
-                        if not other.done:
-                            other.error = StoreError(f"a shared commit was interrupted ({error!r}): write again")
-                            other.done = True
-                    raise
+        with self._changed:
+            self._queue.append(job)
+            leads, self._busy = not self._busy, True
+        if not leads:
+            self._wait(job)
+        if not job.done:
+            self._lead()
         if job.error is not None:
             raise job.error
         return cast(Result, job.result)
 
     def exclusively(self, act: Callable[[], Result]) -> Result:
         """Run something while no work runs (closing, for one)."""
-        with self._turn:
+        with self._changed:
+            while self._busy:
+                self._changed.wait()
+            self._busy = True
+        try:
             return act()
+        finally:
+            self._hand_over()
+
+    @property
+    def waiting(self) -> int:
+        """Works that nobody has begun."""
+        return len(self._queue)
+
+    def _wait(self, job: Job) -> None:
+        try:
+            job.called.wait()
+        except BaseException:  # Ctrl-C: leave the queue, and do not take the lead away with us
+            with self._changed:
+                appointed = job.called.is_set() and not job.done
+                if job in self._queue:
+                    self._queue.remove(job)
+            if appointed:
+                self._hand_over()
+            raise
+
+    def _lead(self) -> None:
+        """Do all that is queued. Whoever leads is the first in the queue, so its own work is among it."""
+        with self._changed:
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_TOGETHER))]
+        try:
+            self._run_together(batch)
+        except BaseException as error:
+            # This thread was interrupted (Ctrl-C); the others must not wait for ever, nor be told that theirs is
+            # stored.
+            for job in batch:
+                if not job.done:
+                    job.error = StoreError(f"a shared commit was interrupted ({error!r}): write again")
+                    job.done = True
+            raise
+        finally:
+            self._hand_over()
+            for job in batch:
+                job.called.set()
+
+    def _hand_over(self) -> None:
+        with self._changed:
+            if self._queue:
+                self._queue[0].called.set()
+            else:
+                self._busy = False
+                self._changed.notify_all()
