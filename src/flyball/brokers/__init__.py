@@ -48,6 +48,7 @@ ADAPTERS: dict[str, str] = {
     "memory": "memory",
     "sqlite": "sqlite",
     "kafka": "kafka",
+    "rabbitmq-stream": "rabbitmq_stream",
 }
 
 

@@ -14,8 +14,8 @@ from confluent_kafka.cimpl import NewTopic
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.kafka_config import KafkaSettings, typed, typed_exception
 from flyball.brokers.kafka_log import KafkaLogReader
-from flyball.brokers.kafka_receive import Place
 from flyball.brokers.port import ChannelInfo, LoginRefused, NoSuchChannel, Unreachable
+from flyball.brokers.prefix import Place
 from flyball.errors import InvalidValue
 
 Answer = TypeVar("Answer")

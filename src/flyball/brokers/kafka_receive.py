@@ -26,6 +26,7 @@ from flyball.brokers.dedup import FinishedIds
 from flyball.brokers.kafka_codec import to_deliveries
 from flyball.brokers.kafka_config import KafkaSettings, typed
 from flyball.brokers.port import BrokerError, Delivery
+from flyball.brokers.prefix import Place, settled_positions
 from flyball.brokers.receiver import BaseReceiver
 
 _MOST_AT_ONCE = 500
@@ -34,7 +35,6 @@ _KEEP_ALIVE_S = 0.25
 _STALLED_S = 1.0
 _CLOSE_S = 10.0
 
-Place = tuple[str, int]
 # Errors after which the client goes on by itself (it reconnects, joins again, refreshes its metadata).
 _PASSING = {
     KafkaError._TRANSPORT,
@@ -178,14 +178,7 @@ class KafkaReceiver(BaseReceiver):
             self._commit()
 
     def _positions(self) -> dict[Place, int]:
-        """The offset up to which everything handed out is settled, of each partition that is ours."""
-        positions = dict(self._delivered)
-        for delivery in (*self._out.values(), *self._again):
-            place = (delivery.channel, delivery.partition or 0)
-            offset = delivery.offset or 0
-            if offset < positions.get(place, offset):
-                positions[place] = offset
-        return positions
+        return settled_positions(self._delivered, self._out.values(), self._again)
 
     def _commit(self, places: Iterable[Place] | None = None) -> None:
         if self._committing and places is None:

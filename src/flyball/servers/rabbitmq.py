@@ -86,7 +86,10 @@ class RabbitMqNode:
 
     @property
     def stream_url(self) -> str:
-        return f"rabbitmq-stream://guest:guest@{LOOPBACK}:{self.ports.stream}/"
+        managed = f"&management={self.ports.management}" if "rabbitmq_management" in self.plugins else ""
+        return (
+            f"rabbitmq-stream://guest:guest@{LOOPBACK}:{self.ports.stream}/?amqp_port={self.ports.amqp}{managed}"
+        )
 
     @property
     def management_url(self) -> str:
@@ -251,6 +254,7 @@ class RabbitMqNode:
                 "stream.listeners.tcp.1": f"{LOOPBACK}:{ports.stream}",
                 "stream.advertised_host": LOOPBACK,
                 "stream.advertised_port": str(ports.stream),
+                "stream.frame_max": str(16 << 20),  # the default of 1 MiB is also the limit of a message
             }
         if "rabbitmq_prometheus" in self.plugins:
             conf |= {"prometheus.tcp.ip": LOOPBACK, "prometheus.tcp.port": str(ports.prometheus)}
