@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from flyball.control.residuals import Score
 
 
+# What a picture can show: lines over time that can be told apart, and a cloud of points that is not a blot.
+_MAX_TIME, _MAX_POINTS = 400, 5000
+
+
 def command(
     file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file: a header, then a row a sample.")],
     input_column: Annotated[str, typer.Option("--input", metavar="COL", help="Column of the knob, u.")],
@@ -154,16 +158,17 @@ def _draw(fit: Fit, u: npt.ArrayLike, y: npt.ArrayLike, names: tuple[str, str], 
     from flyball.cli.plot import FREE_RUN, MEASURED, ONE_STEP, SHADE, new_figure, save_figure
     from flyball.control.identify import predict
 
-    shown = slice(0, 5000)  # more points than a picture has pixels would only make the file large
-    inputs, outputs = np.asarray(u, dtype=float)[shown], np.asarray(y, dtype=float)[shown]
-    rows, one_step, free = predict(fit, inputs, outputs)
+    recorded = np.asarray(u, dtype=float).size
+    inputs, outputs = np.asarray(u, dtype=float)[:_MAX_POINTS], np.asarray(y, dtype=float)[:_MAX_POINTS]
+    early = slice(0, _MAX_TIME)
+    rows, one_step, free = predict(fit, inputs[early], outputs[early])
     figure, (over_time, over_input) = new_figure(2)
-    over_time.plot(outputs, ".", color=MEASURED, markersize=4, label="measured")
+    over_time.plot(outputs[early], ".", color=MEASURED, markersize=4, label="measured")
     over_time.plot(rows, one_step, color=ONE_STEP, linewidth=1.2, label=f"one step ahead, R² {fit.r2:.3f}")
     over_time.plot(rows, free, color=FREE_RUN, linewidth=1.2, label=f"free run, R² {fit.r2_free_run:.3f}")
     spread = max(float(np.ptp(outputs)), 1e-300)
     over_time.set_ylim(float(outputs.min()) - 0.15 * spread, float(outputs.max()) + 0.15 * spread)
-    over_time.set_xlabel("sample")
+    over_time.set_xlabel("sample" if recorded <= _MAX_TIME else f"sample (the first {_MAX_TIME} of {recorded})")
     over_time.set_ylabel(names[1])
     over_time.legend(fontsize=8)
     model, (low, high) = fit.model, fit.linear_range
