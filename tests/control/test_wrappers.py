@@ -165,6 +165,18 @@ def test_dither_does_not_stall_the_integral() -> None:
     assert sum(step.measurement for step in tail) / 1000 == pytest.approx(400.0, abs=1.0)
 
 
+def test_dither_is_no_limit_to_the_controller_but_a_limit_is() -> None:
+    """Wanted 10.3, given 10: the integral goes on from 10.3; where something else was applied, from that."""
+    dithered = Dither(Pi(kp=0.0, ki=0.1))
+    state, action = dithered.step(dithered.initial(10.0), Sample(0.0, 1.0, 3.0, 0.0))
+    assert action.command == 10.0
+    assert state.wanted == pytest.approx(10.3)
+    after, _ = dithered.step(state, Sample(1.0, 1.0, 3.0, 0.0, applied=10.0))
+    assert after.wanted == pytest.approx(10.6)
+    after, _ = dithered.step(state, Sample(1.0, 1.0, 3.0, 0.0, applied=7.0))
+    assert after.wanted == pytest.approx(7.3)
+
+
 def test_dither_gives_a_finer_mean_than_rounding() -> None:
     wanted = 400.0 * (1.0 - A) / B  # 4.956 units
     assert abs(round(wanted) - wanted) * B / (1.0 - A) > 3.0
@@ -190,6 +202,15 @@ def test_bumpless_starts_where_the_knob_stands_and_fades() -> None:
     bare = close_loop(P(0.02, bias=0.0), [400.0] * 200, a=A, b=B, command=50.0, measurement=300.0)
     assert abs(bare[0].applied - 50.0) > 40.0
     assert run[-1].measurement == pytest.approx(bare[-1].measurement, rel=1e-4)
+
+
+def test_bumpless_does_not_look_like_a_limit_to_the_controller() -> None:
+    """The integral moves by 1 a sample; the gap of 1 from the first one fades by half."""
+    smooth = Bumpless(Pi(kp=0.0, ki=0.1), fade=0.5)
+    state, first = smooth.step(smooth.initial(10.0), Sample(0.0, 1.0, 10.0, 0.0, applied=10.0))
+    _, second = smooth.step(state, Sample(1.0, 1.0, 10.0, 0.0, applied=first.command))
+    assert first.command == 10.0
+    assert second.command == pytest.approx(12.0 - 0.5)
 
 
 def test_bumpless_and_an_integral_get_on_with_each_other() -> None:
