@@ -25,7 +25,10 @@ from flyball.control.placement import GAINS
 from flyball.control.polynomials import radii
 
 _RESERVE = 1.02  # margins are sampled here: ask for a little more than will be judged
-_GRID = {1: (401,), 2: (37, 33), 3: (19, 17, 13)}  # points an axis
+# Points an axis, and of a long polynomial fewer: its roots cost the cube of its length.
+_GRID = {1: (401,), 2: (37, 33), 3: (19, 17, 13)}
+_COARSE_GRID = {1: (161,), 2: (25, 21), 3: (13, 11, 9)}
+_LONG = 9
 _STARTS, _ROUNDS, _SHRINK = 5, 80, 0.75
 _COS, _SIN = math.cos(2.399963), math.sin(2.399963)
 _HORIZON = 240  # samples simulated for the overshoot
@@ -88,13 +91,14 @@ class GainSearch:
         if near is not None:
             starts = np.vstack([starts, self._coordinates(self._scaled(near))])
         scores = self._scores(starts, demand, preference)
-        best = np.argsort(scores, kind="stable")[:_STARTS]
+        starts_kept, rounds = (3, 50) if self._own.size > _LONG else (_STARTS, _ROUNDS)
+        best = np.argsort(scores, kind="stable")[:starts_kept]
         points, values = starts[best], scores[best]
         offsets = np.array(list(itertools.product((-1.0, -0.5, 0.0, 0.5, 1.0), repeat=self._count)))
         if self._count == 3:
             offsets = np.array(list(itertools.product((-1.0, 0.0, 1.0), repeat=3)))
         scale = np.ones(len(points))
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             # Turned a little each time: the best gains often lie at a kink, where a fixed lattice gets stuck.
             offsets = offsets @ self._turn()
             around = points[:, None, :] + scale[:, None, None] * offsets * step
@@ -105,13 +109,13 @@ class GainSearch:
             points = np.where(better[:, None], around[np.arange(len(points)), chosen], points)
             values = np.minimum(values, lowest)
             scale = np.where(better, scale, scale * _SHRINK)
-        winner = int(values.argmin())
-        best_point = points[winner]
         if polish:
-            best_point = self._polished(best_point, demand, preference)
-            values[winner] = self._scores(best_point[None, :], demand, preference)[0]
+            points = np.array([self._polished(point, demand, preference) for point in points])
+            values = self._scores(points, demand, preference)
+        winner = int(values.argmin())
         if values[winner] >= _UNSATISFIED:
             return None
+        best_point = points[winner]
         gains = self._gains(best_point[None, :])[0] / self.size
         return Gains.of(gains.tolist(), self._filter, self._feed_forward)
 
@@ -142,11 +146,12 @@ class GainSearch:
     # Coordinates in which a grid covers gains of every scale: kp and kd (either sign) by sinh, ki (the sign that
     # drives the error to zero) by exp.
     def _grid(self) -> tuple[Array, Array]:
-        axes = [np.linspace(-5.0, 5.4, _GRID[self._count][0])]
+        points = (_COARSE_GRID if self._own.size > _LONG else _GRID)[self._count]
+        axes = [np.linspace(-5.0, 5.4, points[0])]
         if self._count > 1:
-            axes.append(np.linspace(math.log(1e-5), math.log(4.0), _GRID[self._count][1]))
+            axes.append(np.linspace(math.log(1e-5), math.log(4.0), points[1]))
         if self._count > 2:
-            axes.append(np.linspace(-4.0, 5.0, _GRID[self._count][2]))
+            axes.append(np.linspace(-4.0, 5.0, points[2]))
         step = np.array([axis[1] - axis[0] for axis in axes])
         return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, self._count), step
 
@@ -195,9 +200,9 @@ class GainSearch:
         peak = (1.0 / np.abs(1.0 + loop)).max(axis=1)
         lack = np.zeros(len(gains))
         if demand.robust:
-            factor = GAIN_MARGIN * _RESERVE
-            for scale in (factor, math.sqrt(factor), 1.0 / factor):
-                lack += np.maximum(0.0, radii(self._own + scale * push) - 0.9999)
+            grow, shrink = _gain_margins(loop)
+            lack += np.maximum(0.0, GAIN_MARGIN * _RESERVE / grow - 1.0)
+            lack += np.maximum(0.0, GAIN_MARGIN * _RESERVE * shrink - 1.0)
             lack += np.maximum(0.0, peak * _RESERVE / SENSITIVITY_PEAK - 1.0)
             wanted = math.radians(PHASE_MARGIN_DEG) * _RESERVE
             lack += np.maximum(0.0, 1.0 - _phase_margin(loop) / wanted)
@@ -210,6 +215,20 @@ class GainSearch:
 
 
 _UNSATISFIED = 1.0
+
+
+def _gain_margins(loop: np.ndarray[tuple[int, ...], np.dtype[np.complex128]]) -> tuple[Array, Array]:
+    """Factors on the gain, above and below 1, at which L passes −1, by interpolation; the ends count too."""
+    before, after = loop.imag[:, :-1], loop.imag[:, 1:]
+    crosses = before * after < 0.0
+    weight = np.where(crosses, before / np.where(crosses, before - after, 1.0), 0.0)
+    real = np.where(crosses, loop.real[:, :-1] + weight * (loop.real[:, 1:] - loop.real[:, :-1]), 0.0)
+    ends = np.where(np.abs(loop[:, [0, -1]].imag) < 1e-2 * np.abs(loop[:, [0, -1]]), loop[:, [0, -1]].real, 0.0)
+    real = np.hstack([real, ends])
+    factor = np.where(real < 0.0, -1.0 / np.where(real < 0.0, real, -1.0), np.inf)
+    grow = np.where(factor > 1.0, factor, np.inf).min(axis=1)
+    shrink = np.where(factor <= 1.0, factor, 0.0).max(axis=1)
+    return grow, shrink
 
 
 def _phase_margin(loop: np.ndarray[tuple[int, ...], np.dtype[np.complex128]]) -> Array:
