@@ -61,7 +61,7 @@ class Saturation:
         for limit in (self.low, self.high):
             if isinstance(limit, tuple) and not same_shape(limit, command):
                 raise InvalidValue(
-                    f"Saturation has limits for several knobs, {limit!r}, which do not fit {command!r}"
+                    f"Saturation has limits for several knobs, {limit!r}, which do not fit the command {command!r}"
                 )
         return SaturationState(self.inner.initial(command), command)
 
