@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,9 @@ from flyball.cli.certificate import (
 from flyball.cli.output import JsonOption, note, print_json
 from flyball.cli.plot import PlotOption, check_plot_path
 from flyball.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from flyball.control.design import FragileDesign, UnstableDesign
 
 
 def command(
@@ -82,12 +85,8 @@ def command(
         note(f"note: {found.note}")
 
 
-def _refuse(refused: object, json: bool) -> None:
+def _refuse(refused: FragileDesign | UnstableDesign, json: bool) -> None:
     """Nothing to act on: the reason and what was found instead, but no gains."""
-    from flyball.control.design import FragileDesign, UnstableDesign
-
-    if not isinstance(refused, FragileDesign | UnstableDesign):
-        raise TypeError(f"expected a refused design, got {refused!r}")
     note(f"flyball: {refused}" + (" (--allow-fragile)" if refused.certificate.verdict == "fragile" else ""))
     if json:
         print_json({**document(refused.certificate), "gains": None, "reason": str(refused)})
