@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from rstream import schema
@@ -100,7 +100,7 @@ async def bounds(settings: StreamSettings, log: str, partition: int, message_cou
 
 async def read_chunks(
     settings: StreamSettings, log: str, partition: int, start: int, stop: int
-) -> AsyncIterator[Chunk]:
+) -> AsyncGenerator[Chunk, None]:
     """Chunks of the records with start <= offset < stop; `stop` has to be within the log's bounds."""
     if start >= stop:
         return
