@@ -13,7 +13,17 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, Strict, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+    create_model,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from flyball.control.controllers.fixed import Fixed
@@ -127,7 +137,11 @@ class OneFrom:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         del source
         (model,) = self.models
-        return core_schema.no_info_after_validator_function(
-            lambda value: value.build() if isinstance(value, Derived) else None,
-            handler.generate_schema(model | Literal[False]),
-        )
+
+        def build(value: Any, validate: Callable[[Any], Any]) -> Any:
+            return None if value is False else validate(value).build()
+
+        return core_schema.no_info_wrap_validator_function(build, handler.generate_schema(model))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"const": False}]}

@@ -44,7 +44,7 @@ def load_toml(path: Path | str, model: type[M]) -> M:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not TOML: {error}; correct that line") from None
+        raise ConfigError(f"{path}: is not TOML: {error}; correct that place") from None
     return check(data, model, str(path))
 
 
@@ -61,7 +61,7 @@ def check(data: dict[str, Any], model: type[M], place: str) -> M:
 def _sentence(mistake: Any, data: Any, model: type[BaseModel]) -> str:
     kind, location, value = mistake["type"], mistake["loc"], mistake["input"]
     context = mistake.get("ctx", {})
-    key = _path(location, data)
+    key = _path(location, data, absent=kind == "missing")
     if kind == "extra_forbidden":
         known = _known_keys(model, location)
         near = difflib.get_close_matches(str(location[-1]), known, n=1)
@@ -99,8 +99,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _path(location: Sequence[int | str], data: Any) -> str:
-    """The place as a user would write it. A tag that chose a member of a union is no part of the data."""
+def _path(location: Sequence[int | str], data: Any, *, absent: bool) -> str:
+    """The place as a user would write it. A tag that chose a member of a union is no part of the data.
+
+    `absent`: the last part is missing in the data and is meant all the same.
+    """
     text = ""
     for index, part in enumerate(location):
         if isinstance(part, int):
@@ -110,7 +113,7 @@ def _path(location: Sequence[int | str], data: Any) -> str:
             data = item
             continue
         inside = isinstance(data, dict) and part in data
-        if inside or index == len(location) - 1:
+        if inside or (absent and index == len(location) - 1):
             text += f".{part}" if text else str(part)
         if inside:
             data = data[part]
