@@ -6,7 +6,7 @@ signals     experiment signals: step, staircase, PRBS
 identify    data -> model, with the evidence for it
 recursive   the same, one sample at a time
 design      model + wish -> gains, by placement or search;  lqr, lanes  the same for several knobs
-verify      model + gains -> certificate, from jury, margins, response, robustness;  verify_matrix  for several knobs
+verify      model + gains -> certificate (jury, margins, response, robustness);  verify_matrix  for several knobs
 gains       which law a set of gains stands for
 controllers one controller a file, and the catalogue that names them
 wrappers    limits, filters, dither around any controller
