@@ -91,7 +91,6 @@ class RabbitMqBroker:
         self._receiving = Link(self._settings, patience=3)
         self._admin: OpenChannel | None = None
         self._admin_lock = asyncio.Lock()
-        self._exchange_known = False
         self._senders: list[RabbitSender] = []
         self._receivers: list[RabbitReceiver] = []
 
@@ -258,10 +257,6 @@ class RabbitMqBroker:
 
     async def _bind_own_name(self, channel: str) -> str | None:
         """Bind a queue to our exchange under its own name; where to publish then, None if there is no queue."""
-        try:
-            await self._look(channel)
-        except NoSuchChannel:
-            return None
 
         async def bind(on: OpenChannel) -> None:
             await self._declare_exchange(on)
@@ -269,14 +264,14 @@ class RabbitMqBroker:
 
         try:
             await self._administer(channel, bind)
+        except NoSuchChannel:
+            return None
         except (LoginRefused, InvalidValue):
             return ""  # not ours to bind: the default exchange leads to the queue alone
         return EXCHANGE
 
     async def _declare_exchange(self, on: OpenChannel) -> None:
-        if not self._exchange_known:
-            await on.call(on.raw.exchange_declare, EXCHANGE, "topic", durable=True)
-            self._exchange_known = True
+        await on.call(on.raw.exchange_declare, EXCHANGE, "topic", durable=True)
 
     async def _administer(self, channel: str, action: Callable[[OpenChannel], Any]) -> Any:
         """Run an action on a channel of its own: an AMQP error closes the channel it happens on."""

@@ -213,9 +213,10 @@ class Link:
             await asyncio.sleep(tick_s)
             for hook in list(self.on_tick):
                 hook()
+            if not connection.is_open:
+                return
             # What still leaves our buffer is as good a sign of life as what arrives.
-            unsent = getattr(getattr(connection, "_transport", None), "_tx_buffered_byte_count", 0)
-            now = (connection.bytes_received, unsent)
+            now = (connection.bytes_received, connection._transport.get_write_buffer_size())
             if now != before or self.waiting <= 0 or self.blocked:
                 before, silent = now, 0
                 continue
@@ -274,6 +275,8 @@ def refusal(error: BaseException, settings: Settings) -> BrokerError:
                 f"{settings.shown} has no virtual host {vhost!r} for this user: "
                 "name another one after the host, or have it created"
             )
+        if name == "IncompatibleProtocolError":
+            return Unreachable(f"what answers at {settings.shown} does not speak AMQP: check the port")
         if isinstance(cause, ssl.SSLError):
             return Unreachable(
                 f"no TLS connection to {settings.shown}: {cause.reason or cause}; check port and cafile"

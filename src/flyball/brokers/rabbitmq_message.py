@@ -14,11 +14,13 @@ recognise repeats. Messages of other programs arrive as they are; without a mess
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pika
 
 from flyball.brokers.port import BrokerError, HeaderValue, Message, TooLarge, new_id
+from flyball.brokers.quick import quick_message
 from flyball.errors import InvalidValue
 
 APP_ID = "flyball"
@@ -92,7 +94,7 @@ def from_wire(properties: Any, body: bytes) -> tuple[Message, int | None]:
     raw: dict[str, Any] | None = properties.headers
     key: bytes | None = None
     event_time_s = None if properties.timestamp is None else float(properties.timestamp)
-    headers: Mapping[str, HeaderValue] | None = None
+    headers = _NO_HEADERS
     count = None
     if raw:
         count = raw.pop(_DELIVERY_COUNT, None)
@@ -105,11 +107,10 @@ def from_wire(properties: Any, body: bytes) -> tuple[Message, int | None]:
         if raw:
             headers = {name: value if type(value) in _PLAIN else _plain(value) for name, value in raw.items()}
     id = properties.message_id or new_id()
-    if headers is None:
-        return Message(body, id, key, event_time_s=event_time_s, content_type=properties.content_type), count
-    return Message(body, id, key, headers, event_time_s, properties.content_type), count
+    return quick_message(body, id, key, headers, event_time_s, properties.content_type), count
 
 
+_NO_HEADERS: Mapping[str, HeaderValue] = MappingProxyType({})
 _PLAIN = frozenset((str, int, float, bool, bytes))
 
 

@@ -5,7 +5,8 @@ RabbitMQ fixes a consumer's prefetch when the consumer begins (`basic.qos` chang
 unacknowledged and untouched, and handed out oldest first as the window allows. Since nothing parked was ever
 processed, a crash repeats no work. Parked messages are lost to other consumers, so
 
-* a consumer begins with exactly the window as its prefetch: nobody parks who never changes the window;
+* a consumer begins with the window and a quarter as its prefetch: the quarter is on its way while a batch is
+  acknowledged, and a window below 4, chosen for long tasks, parks nothing;
 * a wider window begins a new consumer with a prefetch of the next coarse step, after which small changes are free;
 * what is parked goes back when nobody asks for it, or when another consumer of the queue has nothing to do.
 
@@ -21,12 +22,13 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from pika.exceptions import AMQPError
 
 from flyball.brokers.dedup import FinishedIds
 from flyball.brokers.port import BrokerError, Delivery, NoSuchChannel
+from flyball.brokers.quick import DELIVERY, DeliveryDraft
 from flyball.brokers.rabbitmq_connection import Link, OpenChannel, channel_error
 from flyball.brokers.rabbitmq_message import APP_ID, from_wire
 from flyball.brokers.receiver import BaseReceiver
@@ -38,10 +40,10 @@ _MOST = 65_535  # AMQP's prefetch has 16 bits
 
 
 def coarse_prefetch(window: int) -> int:
-    """The smallest of 32, 128, 512 … that leaves a quarter of the window to grow.
+    """The smallest of 32, 128, 512 … that is the window and a quarter or more.
 
-    >>> [coarse_prefetch(window) for window in (1, 25, 26, 100, 103, 60_000)]
-    [32, 32, 128, 128, 512, 65535]
+    >>> [coarse_prefetch(window) for window in (1, 26, 27, 100, 103, 60_000)]
+    [32, 32, 128, 128, 128, 65535]
     """
     step = 32
     while step < window + window // 4:
@@ -52,13 +54,13 @@ def coarse_prefetch(window: int) -> int:
 def wanted_prefetch(window: int, current: int) -> int:
     """The prefetch the consumer should have; `current` 0: there is no consumer yet.
 
-    >>> wanted_prefetch(10, current=0), wanted_prefetch(12, current=10), wanted_prefetch(9, current=32)
-    (10, 32, 32)
+    >>> wanted_prefetch(10, current=0), wanted_prefetch(13, current=12), wanted_prefetch(9, current=32)
+    (12, 32, 32)
     >>> wanted_prefetch(20, current=2048)  # far too many would be parked
     32
     """
     if current == 0:
-        return min(window, _MOST)
+        return min(window + window // 4, _MOST)
     coarse = coarse_prefetch(window)
     if window > current or coarse * 16 <= current:
         return coarse
@@ -209,19 +211,27 @@ class RabbitReceiver(BaseReceiver):
 
     def _delivered(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         message, count = from_wire(properties, body)
-        tag = self._base + method.delivery_tag
-        self._last_tag = tag
-        redelivered = method.redelivered
-        attempt: int | None = None if redelivered else 1
-        if count is not None:
-            self._counts = True
-            attempt = count + 1
+        self._last_tag = tag = self._base + method.delivery_tag
         if properties.app_id != APP_ID and self._finished is not None:
             self._foreign.add(tag)
         channel = method.routing_key if self._pattern else self.queue
         if not self._parked:
             self._arrived()
-        self._parked.append(Delivery(message, channel, tag, redelivered, attempt))
+        if not method.redelivered:
+            draft = DeliveryDraft()
+            draft.message = message
+            draft.channel = channel
+            draft.tag = tag
+            draft.redelivered = False
+            draft.attempt = 1
+            draft.partition = draft.offset = None
+            draft.__class__ = DELIVERY
+            self._parked.append(cast(Delivery, draft))
+            return
+        if count is not None:
+            self._counts = True
+            count += 1
+        self._parked.append(Delivery(message, channel, tag, True, count))
 
     # --- the consumer at the broker ---------------------------------------------------------------------------
 

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from pika.exceptions import AMQPError
-
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.port import (
     Blocked,
@@ -25,7 +23,8 @@ from flyball.brokers.port import (
     Unreachable,
 )
 from flyball.brokers.rabbitmq_connection import Link, OpenChannel
-from flyball.brokers.rabbitmq_message import BadMessage, to_properties
+from flyball.brokers.rabbitmq_frames import PublishFrames, write
+from flyball.brokers.rabbitmq_message import APP_ID, to_properties
 from flyball.brokers.rules import full, too_large
 
 EXCHANGE = "flyball"
@@ -82,7 +81,7 @@ class RabbitSender:
         self._bind = bind
         self._blocked_timeout_s = blocked_timeout_s
         self._max_body_bytes = max_body_bytes
-        self._exchange = EXCHANGE
+        self._frames: PublishFrames
         self._channel: OpenChannel | None = None
         self._opening = asyncio.Lock()
         self._published = 0
@@ -105,7 +104,6 @@ class RabbitSender:
     async def open(self) -> None:
         """Connect and find out where this channel's messages go."""
         await self._ready()
-        await self._find_queue()
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:  # noqa: ARG002  queues keep no sequences
         fates = await self._publish(messages)
@@ -174,35 +172,30 @@ class RabbitSender:
     def _publish_run(
         self, channel: OpenChannel, messages: Sequence[Message], start: int, fates: list[BrokerError | None]
     ) -> tuple[_Run, list[int]]:
-        publish, exchange, name = channel.raw.basic_publish, self._exchange, self._channel_name
-        limit = self._max_body_bytes
+        frames, limit = self._frames, self._max_body_bytes
         places: list[int] = []
         ids: list[str] = []
-        try:
-            for at in range(start, min(start + _RUN, len(messages))):
-                message = messages[at]
-                if len(message.body) > limit:
-                    fates[at] = too_large(message, limit)
-                    continue
-                try:
-                    properties = to_properties(message)
-                except (BadMessage, BrokerError) as error:
-                    fates[at] = error
-                    continue
-                publish(exchange, name, message.body, properties, True)
-                places.append(at)
-                ids.append(message.id)
-        except AMQPError:
-            # Lost in the middle: what was written is in doubt, the rest is found unsent by the caller's next look.
-            unsent = Unreachable(f"the connection was lost before this was sent to {name!r}")
-            fates[at : start + _RUN] = [unsent] * len(fates[at : start + _RUN])
+        pieces: list[bytes] = []
+        for at in range(start, min(start + _RUN, len(messages))):
+            message = messages[at]
+            if len(message.body) > limit:
+                fates[at] = too_large(message, limit)
+                continue
+            try:
+                frames.append(pieces, to_properties(message), message.body)
+            except BrokerError as error:
+                fates[at] = error
+                continue
+            places.append(at)
+            ids.append(message.id)
         run = _Run(self._published + 1, ids, asyncio.get_running_loop().create_future())
-        self._published += len(ids)
-        if not ids or not channel.is_open:
+        if not ids:
             run.done.set_result(None)
-        else:
-            self._runs.append(run)
-            self._link.waiting += 1
+            return run, places
+        write(channel.raw.connection, pieces)
+        self._published += len(ids)
+        self._runs.append(run)
+        self._link.waiting += 1
         return run, places
 
     async def _collect(self, run: _Run, places: list[int], fates: list[BrokerError | None]) -> None:
@@ -247,14 +240,24 @@ class RabbitSender:
             channel.raw.add_on_return_callback(self._on_return)
             await channel.call(channel.raw.confirm_delivery, self._on_confirm)
             self._published = 0
+            self._frames = self._frames_on(channel, EXCHANGE)
             self._channel = channel
+            # After a loss the exchange may be gone too: a broker restarted without its data, or a deletion.
+            await self._find_queue()
             return channel
 
     async def _find_queue(self) -> bool:
         """Where messages of this channel go: to our exchange, or past it where we may not bind the queue."""
         exchange = await self._bind(self._channel_name)
-        self._exchange = EXCHANGE if exchange is None else exchange
+        if self._channel is not None:
+            self._frames = self._frames_on(self._channel, EXCHANGE if exchange is None else exchange)
         return exchange is not None
+
+    def _frames_on(self, channel: OpenChannel, exchange: str) -> PublishFrames:
+        raw = channel.raw
+        return PublishFrames(
+            raw.channel_number, exchange, self._channel_name, raw.connection.params.frame_max, APP_ID
+        )
 
     def _on_return(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
         # The broker returns a message just before it confirms it.

@@ -6,6 +6,7 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 from flyball.brokers.port import Delivery
 from flyball.errors import InvalidValue
@@ -79,10 +80,9 @@ class BaseReceiver(ABC):
             if left is not None and left <= 0:
                 return []
             waits = [wait for wait in (left, self._poll_s) if wait is not None]
-            try:
-                await asyncio.wait_for(self._wake.wait(), min(waits, default=None))
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(waits, default=None)):
+                    await self._wake.wait()
         return []
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
