@@ -84,16 +84,16 @@ def test_a_paused_receiver_cannot_settle_what_was_given_to_others(path: Path) ->
             assert await asyncio.to_thread(paused.wait_for, "got")
             os.kill(paused.pid, signal.SIGSTOP)
             other = await broker.receiver("jobs")
-            taken = await other.receive(10)
+            taken = await other.receive(10, timeout_s=30.0)
             assert sorted(ids(taken)) == sorted(ids(sent))
             assert all(delivery.redelivered and delivery.attempt == 2 for delivery in taken)
             os.kill(paused.pid, signal.SIGCONT)
             assert await asyncio.to_thread(paused.wait_for, "acked")  # it believes so
-            await other.close()
-            third = await broker.receiver("jobs")
-            assert ids(await third.receive(10)) == ids(sent)
         finally:
             paused.kill()
+        await other.close()
+        third = await broker.receiver("jobs")
+        assert ids(await third.receive(10, timeout_s=30.0)) == ids(sent)
 
     run(path, scenario)
 

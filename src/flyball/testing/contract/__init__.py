@@ -1,0 +1,1 @@
+"""The promises of the broker port, a file a kind; `flyball.testing.broker_contract` puts them together."""
