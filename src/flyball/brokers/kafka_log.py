@@ -18,6 +18,9 @@ from flyball.errors import InvalidValue
 _AT_ONCE = 10_000
 _POLL_S = 0.5
 _SILENCE_S = 15.0
+# Clients that a forked process got from its parent. Destroying one would wait for threads that are not there, so
+# they are kept until the process ends.
+_INHERITED: list[Consumer] = []
 
 
 class KafkaLogReader:
@@ -108,6 +111,8 @@ class KafkaLogReader:
 
     def _client(self) -> Consumer:
         if self._consumer is None or self._owner_pid != os.getpid():
+            if self._consumer is not None:
+                _INHERITED.append(self._consumer)
             self._owner_pid = os.getpid()
             self._consumer = Consumer(
                 self._settings.client()
@@ -126,6 +131,8 @@ class KafkaLogReader:
     def close(self) -> None:
         if self._consumer is not None and self._owner_pid == os.getpid():
             self._consumer.close()
+        elif self._consumer is not None:
+            _INHERITED.append(self._consumer)
         self._consumer = None
 
     def __enter__(self) -> Self:
