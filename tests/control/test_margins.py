@@ -121,3 +121,10 @@ def test_a_conditionally_stable_loop_has_a_least_gain() -> None:
     found = margins(loop.numerator, loop.denominator)
     assert found.gain_reduction == pytest.approx(0.25)
     assert found.gain == pytest.approx(2.75)
+
+
+def test_a_loop_that_hardly_acts_bears_any_gain() -> None:
+    loop = closed_loop(first_order(0.0, 1.0), Gains(-2e-309).law())
+    found = margins(loop.numerator, loop.denominator)
+    assert found.gain == math.inf
+    assert found.sensitivity_peak == 1.0
