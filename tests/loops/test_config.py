@@ -145,7 +145,7 @@ def test_mistakes_in_a_controller(tmp_path: Path, controller: str, words: str) -
     ("text", "words"),
     [
         ("", "loop is missing; add it"),
-        ("loop = []", "loop = []"),
+        ("loop = []", "there is no loop; add one that begins with [[loop]]"),
         ("[[loop]]\nname = pi", "is not TOML: Invalid value (at line 2, column 8)"),
         (GOOD + GOOD, "two loops are called 'prefetch'"),
         ('[[loop]]\nname = "x"\ncontroller = { name = "fixed" }', "loop[x].goal is missing; add it"),

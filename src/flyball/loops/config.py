@@ -170,11 +170,14 @@ class LoopsFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    loop: Annotated[tuple[LoopConfig, ...], Field(min_length=1, description="the loops")]
+    loop: Annotated[tuple[LoopConfig, ...], Field(description="the loops", json_schema_extra={"minItems": 1})]
     telemetry: Annotated[TelemetryConfig, Field(description="where receipts go")] = TelemetryConfig()
 
     @model_validator(mode="after")
     def _names_differ(self) -> LoopsFile:
+        # Not by min_length: pydantic would add "too short" to the report of any mistake inside a loop.
+        if not self.loop:
+            raise InvalidValue("there is no loop; add one that begins with [[loop]]")
         seen: set[str] = set()
         for loop in self.loop:
             if loop.name in seen:

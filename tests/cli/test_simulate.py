@@ -1,0 +1,98 @@
+"""flyball simulate: the printed figures, one JSON document, pictures, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flyball.cli import main
+
+S1 = ["simulate", "--a", "0.26", "--b", "59.73", "--goal", "400", "--start", "1"]
+PI = ["--controller", "pi", "--kp", "-0.0016", "--ki", "0.0060"]
+
+
+def _run(*arguments: str) -> int:
+    try:
+        main(arguments)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(*S1, *PI) == 0
+    out = capsys.readouterr().out
+    assert "output, mean" in out
+    assert "settled within 5% after (samples)" in out
+
+
+def test_json_is_one_document(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "run.svg"
+    assert _run(*S1, *PI, "--samples", "80", "--plot", str(picture), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mean"] == pytest.approx(400.0, rel=1e-4)
+    assert found["settling"] == 6
+    assert found["overshoot"] == pytest.approx(0.0655, abs=1e-3)
+    assert len(found["measurement"]) == len(found["command"]) == 80
+    assert "<svg" in picture.read_text()
+
+
+def test_an_unstable_loop_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    s5 = [
+        "simulate",
+        "--a",
+        "0.985",
+        "--b=-134",
+        "--delay",
+        "1",
+        "--goal",
+        "400",
+        "--kp=-0.00614",
+        "--ki=-0.00799",
+    ]
+    assert _run(*s5, "--low=-5", "--high=5", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settling"] is None
+    assert found["std"] > 100.0
+    assert found["saturated"] > 10
+
+
+def test_noise_seed_and_other_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    def measured(*more: str) -> list[float]:
+        assert _run(*S1, "--controller", "pid", "--set", "kp=0.001", "--set", "ki=0.005", "--set", "kd=0.001",
+                    "--set", "derivative_on=measurement", "--noise", "30", "--json", *more) == 0  # fmt: skip
+        return list(json.loads(capsys.readouterr().out)["measurement"])
+
+    assert measured("--seed", "3") == measured("--seed", "3")
+    assert measured("--seed", "3") != measured("--seed", "4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([*S1, "--controller", "pie"], "controller.name = 'pie': is one of"),
+        ([*S1, "--kp", "0.1"], "controller.ki is missing"),
+        ([*S1, *PI, "--set", "kq=1"], "there is no key controller.kq (here 1)"),
+        ([*S1, *PI, "--set", "kq"], "--set takes KEY=VALUE, got 'kq'"),
+        ([*S1, *PI, "--low", "1"], "limits need --low and --high"),
+        ([*S1, *PI, "--low", "5", "--high", "1"], "got (5.0, 1.0)"),
+        ([*S1, *PI, "--samples", "1"], "at least 2 samples, got 1"),
+        ([*S1, *PI, "--skip", "100"], "--skip is a number of samples from 0 to 98, got 100"),
+        ([*S1, *PI, "--band", "2"], "--band is a fraction"),
+        ([*S1, *PI, "--step-at", "100"], "--step-at is a sample from 0 to 99, got 100"),
+        ([*S1, *PI, "--noise", "-1"], "noise is a standard deviation from 0, got -1"),
+        ([*S1, *PI, "--delay", "-1"], "got -1"),
+        ([*S1, *PI, "--plot", "run.jpeg"], "'run.jpeg'"),
+        (["simulate", "--a", "x", "--b", "1", "--goal", "1", *PI], "--a is a number, or several"),
+        (["simulate", "--a", "nan", "--b", "1", "--goal", "1", *PI], "finite coefficients"),
+        (["simulate", "--a", "0.5", "--b", "1", "--goal", "nan", *PI], "the goal is a finite number, got nan"),
+    ],
+)
+def test_mistakes(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err
+    assert "Traceback" not in captured.err
