@@ -70,7 +70,7 @@ class Ledger:
 
 def body_of(id: str) -> bytes:
     """The content that belongs to an id, so that a receiver's report can be checked without keeping bodies."""
-    return (id.encode() * 24)[:256]
+    return (id.encode() * 256)[:256]
 
 
 def _checksum(body: bytes) -> int:

@@ -24,6 +24,7 @@ _FEW, _MANY = 10_000, 5_000_000
 
 
 def cases(context: BenchContext) -> Iterator[Row]:
+    context.note("sqlite: durability=power, every answer after an fsync (filling before a measurement: process)")
     repeats = 3 if context.quick else 5
     many = _MANY // 10 if context.quick else _MANY
     rate = _median(
@@ -135,7 +136,7 @@ async def _read_log(path: Path, start: int, count: int) -> float:
 Turn = Callable[[Broker, int], Awaitable[float]]
 
 
-async def _side_by_side(folder: Path, kind: Kind, turn: Turn, many: int, turns: int = 40) -> tuple[float, float]:
+async def _side_by_side(folder: Path, kind: Kind, turn: Turn, many: int, turns: int = 200) -> tuple[float, float]:
     """Median seconds a message with few and with many stored, turn about, so that other load hits both alike."""
     sizes = (_FEW, many)
     paths = [folder / f"{kind}{stored}.db" for stored in sizes]
