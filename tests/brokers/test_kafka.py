@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import json
+import multiprocessing
+import pickle
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from flyball.testing.broker_contract import BrokerContract
+import pytest
+import trustme
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from flyball.brokers import Broker, Delivery, Message, connect
+from flyball.brokers.log_reader import LogReader, open_log_reader
+from flyball.brokers.port import BrokerError, LoginRefused, NoSuchChannel, Unconfirmed, Unreachable
+from flyball.errors import InvalidValue
+from flyball.servers.kafka import KafkaServer
+from flyball.servers.process import free_ports
+from flyball.testing import crash
+from flyball.testing.broker_contract import BrokerContract, ids, numbered, records
 
 
 class TestKafka(BrokerContract):
@@ -14,3 +41,362 @@ class TestKafka(BrokerContract):
 
     def url(self) -> str:
         return self._url
+
+
+def fresh(prefix: str = "kafka") -> str:
+    return f"{prefix}.{uuid.uuid4().hex[:12]}"
+
+
+def servers_of(url: str) -> str:
+    return url.split("/")[2].rpartition("@")[2]
+
+
+def create(url: str, topic: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": servers_of(url)})
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result()
+
+
+def produce_plainly(
+    url: str, topic: str, values: list[tuple[bytes | None, bytes | None]], **settings: Any
+) -> None:
+    producer = Producer({"bootstrap.servers": servers_of(url)} | settings)
+    for key, value in values:
+        producer.produce(topic, value, key, headers=[("colour", b"red"), ("raw", b"\xff\x00")])
+    assert producer.flush(30) == 0
+
+
+# --- beside plain programs -------------------------------------------------------------------------------
+
+
+def test_a_plain_program_reads_what_we_send(kafka_url: str) -> None:
+    topic = fresh()
+
+    async def send() -> Message:
+        message = Message(b"body", key=b"k\xff", headers={"n": 3, "s": "x"}, content_type="text/plain")
+        async with await connect(kafka_url) as broker:
+            await broker.declare(topic, "log")
+            results = await (await broker.sender(topic)).send_batch([message])
+            assert results[0].offset == 0
+        return message
+
+    message = asyncio.run(send())
+    consumer = Consumer(
+        {"bootstrap.servers": servers_of(kafka_url), "group.id": fresh(), "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    got: list[Any] = []
+    for _ in range(100):
+        got += consumer.consume(1, 0.5)
+        if got:
+            break
+    consumer.close()
+    headers = dict(got[0].headers())
+    assert (got[0].value(), got[0].key()) == (b"body", b"k\xff")
+    assert headers["message-id"] == message.id.encode()
+    assert (headers["content-type"], headers["n"], headers["s"]) == (b"text/plain", b"3", b"x")
+
+
+def test_we_read_what_a_plain_program_sends(kafka_url: str) -> None:
+    topic = fresh()
+    create(kafka_url, topic)
+    produce_plainly(kafka_url, topic, [(b"k", b"one"), (None, None)])
+
+    async def receive() -> None:
+        async with await connect(kafka_url) as broker:
+            first = [record.message for record in await records(broker, topic, 0, 0, 2)]
+            again = [record.message for record in await records(broker, topic, 0, 0, 2)]
+            assert first == again  # a foreign message has no id: its place is one, and stays the same
+            assert [message.id for message in first] == [f"{topic}:0:0", f"{topic}:0:1"]
+            assert (first[0].body, first[0].key, dict(first[0].headers)) == (
+                b"one",
+                b"k",
+                {"colour": "red", "raw": b"\xff\x00"},
+            )
+            assert (first[1].body, first[1].key) == (b"", None)
+            assert first[0].event_time_s is not None
+
+    asyncio.run(receive())
+
+
+def test_faststream_programs_speak_with_us(kafka_url: str) -> None:
+    from faststream.confluent import KafkaBroker
+
+    there, back = fresh(), fresh()
+
+    async def scenario() -> None:
+        async with await connect(kafka_url) as ours:
+            await ours.declare(there, "log")
+            await ours.declare(back, "log")
+            theirs = KafkaBroker(servers_of(kafka_url))
+            heard: asyncio.Queue[dict[str, int]] = asyncio.Queue()
+
+            @theirs.subscriber(there, group_id=fresh(), auto_offset_reset="earliest")
+            async def listen(body: dict[str, int]) -> None:
+                heard.put_nowait(body)
+
+            async with theirs:
+                await theirs.start()
+                message = Message(b'{"n": 1}', content_type="application/json")
+                await (await ours.sender(there)).send_batch([message])
+                assert await asyncio.wait_for(heard.get(), 60) == {"n": 1}
+                receiver = await ours.subscribe(back, fresh(), start="earliest")
+                await theirs.publish({"n": 2}, back)
+                (delivery,) = await receiver.receive(1, timeout_s=60)
+                assert json.loads(delivery.message.body) == {"n": 2}
+                assert delivery.message.content_type == "application/json"
+                await receiver.ack(delivery)
+
+    asyncio.run(scenario())
+
+
+# --- logs with holes, reading in bulk ----------------------------------------------------------------------
+
+
+def test_holes_of_transactions_are_stepped_over(kafka_url: str) -> None:
+    topic = fresh()
+    create(kafka_url, topic)
+    producer = Producer({"bootstrap.servers": servers_of(kafka_url), "transactional.id": fresh()})
+    producer.init_transactions(30)
+    for turn in range(3):  # each transaction leaves a marker that takes an offset; the second one never happened
+        producer.begin_transaction()
+        for at in range(4):
+            producer.produce(topic, b"%d-%d" % (turn, at))
+        assert producer.flush(30) == 0  # what is to be aborted has to be there first
+        (producer.abort_transaction if turn == 1 else producer.commit_transaction)(30)
+    wanted = [b"%d-%d" % (turn, at) for turn in (0, 2) for at in range(4)]
+
+    async def scenario() -> None:
+        async with await connect(kafka_url) as broker:
+            first, end = await broker.bounds(topic, 0)
+            assert (first, end) == (0, 15)
+            stored = await records(broker, topic, 0, first, end)
+            assert [record.message.body for record in stored] == wanted
+            assert [record.offset for record in stored] == [0, 1, 2, 3, 10, 11, 12, 13]
+            group = fresh("g")
+            receiver = await broker.subscribe(topic, group, start="earliest")
+            got: list[Delivery] = []
+            while len(got) < 8:
+                got += await receiver.receive(8, timeout_s=30)
+            await receiver.ack(*got[::-1])  # in reverse: the prefix is only known at the end
+            await receiver.close()
+            again = await broker.subscribe(topic, group)
+            assert await again.receive(1, timeout_s=1.0) == []
+
+    asyncio.run(scenario())
+
+
+def read_all(reader: LogReader) -> list[tuple[int, bytes]]:
+    return [
+        (offset, body)
+        for number in range(reader.partitions())
+        for chunk in reader.read_bodies(number, 0, 1 << 40)
+        for offset, body in zip(
+            chunk.offsets or range(chunk.first_offset, chunk.first_offset + len(chunk.bodies)),
+            chunk.bodies,
+            strict=True,
+        )
+    ]
+
+
+def _read_in_fork(reader: LogReader, answer: Any) -> None:
+    answer.send(read_all(reader))
+
+
+def test_the_bulk_reader_survives_pickling_and_forking(kafka_url: str) -> None:
+    topic = fresh()
+    create(kafka_url, topic, partitions=2)
+    produce_plainly(kafka_url, topic, [(b"%d" % at, b"body %d" % at) for at in range(500)])
+    with open_log_reader(kafka_url, topic) as reader:
+        everything = read_all(reader)
+        assert sorted(body for _, body in everything) == sorted(b"body %d" % at for at in range(500))
+        first, end = reader.bounds(0)
+        part = list(reader.read_bodies(0, first + 3, first + 7))
+        assert [body for chunk in part for body in chunk.bodies] == [
+            body for _, body in everything[: end - first][3:7]
+        ]
+        assert list(reader.read_bodies(0, end, end + 10)) == []
+        with pickle.loads(pickle.dumps(reader)) as copy:
+            assert read_all(copy) == everything
+        here, there = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=_read_in_fork, args=(reader, there))
+        child.start()
+        assert here.recv() == everything
+        child.join()
+        with pytest.raises(InvalidValue, match="partitions 0 to 1, not 2"):
+            reader.bounds(2)
+    with open_log_reader(kafka_url, fresh()) as absent, pytest.raises(NoSuchChannel):
+        absent.partitions()
+
+
+def test_repeats_of_a_sender_are_dropped_by_the_reader(kafka_url: str) -> None:
+    topic = fresh()
+
+    async def scenario() -> None:
+        async with await connect(kafka_url) as broker:
+            await broker.declare(topic, "log")
+            sender = await broker.sender(topic)
+            sent = numbered(10)
+            await sender.send_batch(sent)
+            receiver = await broker.subscribe(topic, fresh("g"), start="earliest")
+            got: list[Delivery] = []
+            while len(got) < 10:
+                got += await receiver.receive(timeout_s=30)
+            await receiver.ack(*got)
+            after = numbered(1)
+            await sender.send_batch([*sent, *after])
+            assert ids(await receiver.receive(timeout_s=30)) == ids(after)
+            assert await broker.depth(topic) == 21
+
+    asyncio.run(scenario())
+
+
+# --- errors ------------------------------------------------------------------------------------------------
+
+
+def test_nobody_there_is_said_at_once() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(Unreachable, match=f"no Kafka broker answers at kafka://127.0.0.1:{port}"):
+        asyncio.run(connect(f"kafka://127.0.0.1:{port}"))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("kafka://", "names no host"),
+        ("kafka://h:9092/topic", "path '/topic'"),
+        ("kafka://h?colour=red", "no option 'colour'"),
+        ("kafka://h?tls=yes", "has to be 0 or 1"),
+        ("kafka://h?mechanism=X", "PLAIN"),
+        ("kafka://u:secret@h?group_protocol=x", "consumer or classic"),
+    ],
+)
+def test_bad_urls_are_explained(url: str, said: str) -> None:
+    with pytest.raises(InvalidValue, match=said) as caught:
+        asyncio.run(connect(url))
+    assert "secret" not in str(caught.value)
+
+
+def test_login_and_tls(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    issued = authority.issue_cert("127.0.0.1")
+    key = load_pem_private_key(issued.private_key_pem.bytes(), None).private_bytes(
+        Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    )  # Kafka reads no other kind
+    chain = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
+    (tmp_path / "server.pem").write_bytes(key + chain)
+    with KafkaServer(users={"flyball": "s3cret word"}, certificate=tmp_path / "server.pem") as server:
+        good = f"{server.url}&ca_file={tmp_path / 'ca.pem'}"
+
+        async def scenario() -> None:
+            async with await connect(good) as broker:
+                await broker.declare("events", "log")
+                results = await (await broker.sender("events")).send_batch(numbered(3))
+                assert all(result.ok for result in results)
+                assert "s3cret" not in repr(broker) + str(vars(broker))
+            with pytest.raises(LoginRefused, match="refused the login") as refused:
+                await connect(good.replace("s3cret%20word", "wr0ng"))
+            assert "wr0ng" not in str(refused.value)
+            with pytest.raises(Unreachable):  # nobody vouches for the certificate
+                await connect(server.url + "&connect_timeout_s=3")
+
+        asyncio.run(scenario())
+
+
+# --- faults ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[KafkaServer]:
+    """A broker to kill and to freeze."""
+    with KafkaServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("seed", [11])
+def test_killed_clients_lose_nothing(kafka_url: str, seed: int) -> None:
+    topic = fresh()
+    create(kafka_url, topic, flush_messages="1")
+    ledger = crash.kill_clients(kafka_url, topic, group=fresh("g"), seed=seed, messages=800, kills=4)
+    assert ledger.problems() == [], f"seed {seed}"
+    assert len(set(ledger.sent)) == 800
+
+
+async def _send_until_confirmed(broker: Broker, topic: str, messages: list[Message], batch: int) -> list[str]:
+    """Send again with the same id what was not confirmed; the ids in the order of their confirms."""
+    sender, confirmed = await broker.sender(topic), []
+    pending = list(messages)
+    while pending:
+        results = await sender.send_batch(pending[:batch])
+        confirmed += [result.id for result in results if result.ok]
+        assert all(isinstance(result.error, Unconfirmed) for result in results if not result.ok)
+        done = {result.id for result in results if result.ok}
+        pending = [message for message in pending if message.id not in done]
+    return confirmed
+
+
+@pytest.mark.parametrize("seed", [5])
+def test_a_killed_broker_loses_nothing_it_confirmed(fragile: KafkaServer, seed: int) -> None:
+    rng = random.Random(seed)
+    topic = fresh()
+
+    async def scenario() -> None:
+        async with await connect(fragile.url) as broker:
+            await broker.declare(topic, "log")
+            receiver = await broker.subscribe(topic, fresh("g"), start="earliest", window=50)
+            sent = numbered(3000)
+            sending = asyncio.create_task(_send_until_confirmed(broker, topic, sent, rng.randrange(5, 30)))
+            for _ in range(2):
+                await asyncio.sleep(rng.uniform(0.1, 0.6))
+                await asyncio.to_thread(fragile.kill)
+                await asyncio.to_thread(fragile.start)
+            assert sorted(await sending) == sorted(ids(sent))
+            got: dict[str, bytes] = {}
+            while len(got) < len(sent):
+                batch = await receiver.receive(timeout_s=60)
+                assert batch, f"seed {seed}: {len(sent) - len(got)} of {len(sent)} never came"
+                got |= {delivery.message.id: delivery.message.body for delivery in batch}
+                await receiver.ack(*batch)
+            assert got == {message.id: message.body for message in sent}
+
+    asyncio.run(scenario())
+
+
+def test_a_frozen_broker_is_noticed_and_comes_back(fragile: KafkaServer) -> None:
+    topic = fresh()
+
+    async def scenario() -> None:
+        async with await connect(fragile.url) as broker:
+            await broker.declare(topic, "log")
+            sender = await broker.sender(topic)
+            await sender.send_batch(numbered(5))
+            lost = numbered(5)
+            fragile.pause()
+            try:
+                results = await sender.send_batch(lost)
+                assert [type(result.error) for result in results] == [Unconfirmed] * 5
+                assert sender.blocked
+            finally:
+                fragile.resume()
+            confirmed = await _send_until_confirmed(broker, topic, lost, 5)
+            assert confirmed == ids(lost)
+            assert not sender.blocked
+
+    asyncio.run(scenario())
+
+
+def test_an_error_names_the_channel_that_was_deleted(kafka_url: str) -> None:
+    topic = fresh()
+
+    async def scenario() -> None:
+        async with await connect(kafka_url) as broker:
+            await broker.declare(topic, "log")
+            sender = await broker.sender(topic)
+            await sender.send_batch(numbered(1))
+            await broker.delete(topic)
+            (result,) = await sender.send_batch(numbered(1))
+            assert isinstance(result.error, BrokerError)
+            assert topic in str(result.error)
+
+    asyncio.run(scenario())
