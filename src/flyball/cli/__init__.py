@@ -10,27 +10,29 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 import typer
+from typer.exceptions import TyperException
 
 from flyball.errors import FlyballError
 
 # name → (module in this room, one line of help), in the order in which a newcomer needs them
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Run the whole line on generated events, with nothing to set up."),
+    "demo": ("demo", "Run the whole line on generated events."),
     "run": ("run", "Run a pipeline from a config file."),
-    "identify": ("identify", "Recording of input and output → model, with the evidence for it."),
+    "identify": ("identify", "Recording of input and output → model, with evidence."),
     "design": ("design", "Model and wish → gains, verified."),
     "verify": ("verify", "Model and gains → certificate: accepted, fragile or unstable."),
-    "controllers": ("controllers", "List the controllers and wrappers, or show one with its parameters."),
-    "simulate": ("simulate", "Run a controller on a plant in the twin and print how it does."),
+    "controllers": ("controllers", "List controllers and wrappers, or show one."),
+    "simulate": ("simulate", "Run a controller on a plant in the twin."),
     "config": ("config", "What a file of loops may hold, and whether yours is right."),
     "lab": ("lab", "Run experiments and write a report with plots."),
-    "publish": ("publish", "Publish a file, standard input or generated load, with rate and latency figures."),
-    "consume": ("consume", "Take messages from a queue or a group, with rate and latency figures."),
+    "publish": ("publish", "Publish a file, standard input or generated load."),
+    "consume": ("consume", "Take messages from a queue or a group."),
     "broker": ("broker", "Start and stop real brokers on this machine, for trials."),
     "queues": ("queues", "List a broker's queues and logs."),
-    "doctor": ("doctor", "Say what is installed, what is missing for which feature, and how to add it."),
+    "doctor": ("doctor", "What is installed, and what is missing for what."),
     "bench": ("bench", "Run benchmarks and print our figures beside the peers'."),
 }
 
@@ -83,10 +85,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     asked_for = next((word for word in given if not word.startswith("-")), None)
     try:
-        _application(asked_for)(args=given, prog_name="flyball")
+        sys.exit(_application(asked_for)(args=given, prog_name="flyball", standalone_mode=False) or 0)
     except FlyballError as error:
-        typer.echo(f"flyball: {error}", err=True)
-        sys.exit(2)
+        _refuse(str(error))
+    except TyperException as error:  # an option that is missing, unknown or not of its kind
+        message = error.format_message()
+        if message.startswith("Usage:"):  # called without any arguments
+            typer.echo(message, err=True)
+            sys.exit(2)
+        help_of = " ".join(["flyball", *([asked_for] if asked_for in COMMANDS else [])])
+        _refuse(f"{message[:1].lower()}{message[1:].rstrip('.')}; see `{help_of} --help`")
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
     except BrokenPipeError:  # `flyball … | head` has read enough
         sys.stderr.close()
         sys.exit(0)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    typer.echo(f"flyball: {sentence}", err=True)
+    sys.exit(2)
