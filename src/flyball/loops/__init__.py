@@ -2,6 +2,8 @@
 
 policy      one step of a loop as a pure function: observation in, receipt out (the twin runs this, too)
 loop        what a user declares: sensor, actuator, controller, goal
+checked     gains are verified before they act
+advice      recording of a loop → model and proposed gains
 runner      drives many loops on one asyncio clock
 clock       time, passed in
 telemetry   where receipts go: memory, SQLite, Parquet, Prometheus; all bounded

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from flyball.control.guard import Guard
+from flyball.control.models import Arx
 from flyball.control.step import Controller, Value, is_usable
 from flyball.errors import InvalidValue
 from flyball.loops import policy as rules
@@ -42,7 +43,9 @@ class Loop:
     `guard` watches the loop and freezes it, with the reason in words, when it no longer does what a loop
     should (None: nobody watches). `command` is where the knob stands at the start (default: the lower limit,
     or 0). `blocking` says that the sensor or actuator may wait (a synchronous network call): they are then
-    called in threads, so that other loops do not wait with them.
+    called in threads, so that other loops do not wait with them. With the `model` of the plant, a P, PI, PID or
+    state feedback controller is verified before it acts: unstable gains are refused, fragile ones too unless
+    `allow_fragile`.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class Loop:
         command: Value | None = None,
         disturbances: Callable[[], tuple[float, ...]] | None = None,
         blocking: bool = False,
+        model: Arx | None = None,
+        allow_fragile: bool = False,
     ) -> None:
         self.sensor = sensor
         self.actuator = actuator
@@ -70,6 +75,7 @@ class Loop:
         self._state = rules.start(self._policy, first)
         self._frozen: str | None = None
         self._last: Receipt | None = None
+        self._model, self._allow_fragile = model, allow_fragile
         self.goal = goal
         self.mode = mode
 
@@ -117,6 +123,8 @@ class Loop:
     def mode(self, mode: Mode) -> None:
         if mode not in MODES:
             raise InvalidValue(f"the mode of loop {self.name!r} is one of {', '.join(MODES)}, got {mode!r}")
+        if mode == "on":
+            self._check(self.controller)
         self._mode = mode
 
     @property
@@ -125,7 +133,15 @@ class Loop:
 
     @controller.setter
     def controller(self, controller: Controller[Any]) -> None:
+        if self._mode == "on":
+            self._check(controller)
         self._policy, self._state = rules.with_controller(self._policy, self._state, controller)
+
+    def _check(self, controller: Controller[Any]) -> None:
+        if self._model is not None:
+            from flyball.loops.checked import check_before_acting  # scipy, only where there is a model
+
+            check_before_acting(self.name, controller, self._model, allow_fragile=self._allow_fragile)
 
     @property
     def frozen(self) -> str | None:

@@ -16,7 +16,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flyball.control.step import Value
 from flyball.errors import FlyballError, InvalidValue
@@ -27,6 +27,9 @@ from flyball.loops.telemetry.memory import MemorySink
 from flyball.loops.telemetry.recorder import Recorder
 from flyball.loops.telemetry.sink import Sink
 from flyball.store.protocol import StateStore
+
+if TYPE_CHECKING:
+    from flyball.loops.advice import Advice
 
 log = logging.getLogger("flyball.loops")
 
@@ -112,6 +115,12 @@ class Runner:
     def receipts(self, loop: str | None = None) -> list[Receipt]:
         """The newest receipts where no other telemetry was asked for."""
         return self._memory.receipts(loop)
+
+    def advice(self, loop: str) -> Advice:
+        """The model, its R² and the gains that the receipts in memory support; touches nothing."""
+        from flyball.loops.advice import advise
+
+        return advise(self.receipts(loop))
 
     def add(self, loop: Loop) -> None:
         """Run this loop, too; also while running."""

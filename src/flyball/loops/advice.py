@@ -1,0 +1,75 @@
+"""What a loop in the mode `advise` has to say: the model it saw, and the gains it would propose. Pure.
+
+A recording of the knob and the sensor goes in, whoever moved the knob. The proposal is the fastest PI that is
+accepted by verification on that model; where none is, or the recording shows too little, the advice says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from flyball.control.design import Design, ImpossibleWish, design
+from flyball.control.identify import Fit, identify
+from flyball.control.models import Arx
+from flyball.errors import FlyballError
+from flyball.loops.policy import Receipt
+
+_WISHES = (4, 6, 8, 12, 16, 24, 32, 48, 64)  # settling in samples, the fastest first
+_GOOD_R2 = 0.8  # S1: a fit from here on is good enough to design with
+
+
+@dataclass(frozen=True)
+class Advice:
+    """`fit` and `proposal` are None where the recording does not support them; `text` says why."""
+
+    text: str
+    fit: Fit | None = None
+    proposal: Design | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def advise(receipts: Sequence[Receipt]) -> Advice:
+    """Identify and design from the receipts of one loop, oldest first."""
+    commands, measurements = _recording(receipts)
+    try:
+        fit = identify(commands, measurements, align="next")
+    except FlyballError as error:
+        return Advice(f"no advice yet: {error}")
+    model, seen = fit.model, f"{_shown(fit.model)}, R² {fit.r2:.2f} over {len(commands)} samples"
+    doubts = "".join(f"; {warning}" for warning in fit.warnings)
+    if fit.r2 < _GOOD_R2:
+        return Advice(f"{seen}: too poor to design with, move the knob more or sample less often{doubts}", fit)
+    for settling in _WISHES:
+        try:
+            found = design(model, "pi", settling=settling)
+        except ImpossibleWish:
+            continue
+        certificate = found.certificate
+        text = (
+            f"{seen}; propose {found.gains}, {certificate.verdict}, settles in {certificate.settling:.0f} samples"
+        )
+        return Advice(text + doubts, fit, found)
+    return Advice(f"{seen}; no PI that settles in {_WISHES[-1]} samples is accepted on this model{doubts}", fit)
+
+
+def _recording(receipts: Sequence[Receipt]) -> tuple[list[float], list[float]]:
+    """The longest stretch without gaps: u(k) is the command in force from sample k on."""
+    best: list[tuple[float, float]] = []
+    stretch: list[tuple[float, float]] = []
+    for now, after in pairwise(receipts):
+        command, measured = after.applied, now.measurement
+        if isinstance(command, float | int) and isinstance(measured, float | int) and not now.missed:
+            stretch.append((float(command), float(measured)))
+            best = max(best, stretch, key=len)
+        else:
+            stretch = []
+    return [command for command, _ in best], [measured for _, measured in best]
+
+
+def _shown(model: Arx) -> str:
+    delayed = "k" if not model.delay else f"k−{model.delay}"
+    return f"model y(k+1) = {model.a[0]:.4g}·y(k) + {model.b[0]:.4g}·u({delayed}) + {model.offset:.4g}"

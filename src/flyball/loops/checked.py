@@ -1,0 +1,48 @@
+"""Designs are checked before they act: the gains of a controller, judged on the model of its plant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyball.control.controllers.p import P
+from flyball.control.controllers.pi import Pi
+from flyball.control.controllers.pid import Pid
+from flyball.control.controllers.state_feedback import StateFeedback
+from flyball.control.gains import AnyGains, Gains, StateGains
+from flyball.control.models import Arx
+from flyball.control.step import Controller
+from flyball.control.verify import verify
+from flyball.errors import InvalidValue
+
+
+def check_before_acting(name: str, controller: Controller[Any], model: Arx, *, allow_fragile: bool) -> None:
+    """Refuse an unstable loop, and a fragile one unless it is allowed by name."""
+    gains = gains_of(controller)
+    if gains is None:
+        return
+    certificate = verify(model, gains, suggest=True)
+    if certificate.verdict == "unstable" or (certificate.verdict == "fragile" and not allow_fragile):
+        nearest = f"; the nearest gains that pass: {certificate.nearest}" if certificate.nearest else ""
+        allow = " (allow_fragile=True lets it act)" if certificate.verdict == "fragile" else ""
+        raise InvalidValue(
+            f"loop {name!r} with {controller} is {certificate.verdict}: {certificate.reason}{allow}{nearest}"
+        )
+
+
+def gains_of(controller: Any) -> AnyGains | None:
+    """The linear law inside a controller; None where there is none that verification can judge.
+
+    >>> gains_of(Pi(kp=0.1, ki=0.2)).kind
+    'pi'
+    """
+    while hasattr(controller, "inner"):  # limits and filters around the law
+        controller = controller.inner
+    if isinstance(controller, P):
+        return Gains(controller.kp)
+    if isinstance(controller, Pi):
+        return Gains(controller.kp, controller.ki)
+    if isinstance(controller, Pid):
+        return Gains(controller.kp, controller.ki, controller.kd, controller.derivative_filter)
+    if isinstance(controller, StateFeedback):
+        return StateGains(controller.ki, controller.ky, controller.ku)
+    return None

@@ -1,0 +1,112 @@
+"""What a user declares: checks, advice, and designs that are judged before they act."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flyball
+from flyball.control.controllers.aimd import Aimd
+from flyball.control.controllers.pi import Pi
+from flyball.control.models import first_order
+from flyball.control.wrappers import Ewma
+from flyball.errors import InvalidValue
+from flyball.loops.loop import Loop
+from flyball.loops.runner import run
+from flyball.testing.clock import VirtualClock
+from flyball.twin.plants import ArxPlant
+
+S5 = first_order(0.985, -134.0)
+CORRECTED, PRINTED = Pi(-0.00614, -0.00799), Pi(-0.00614, 0.02168)
+
+
+def _loop(**more: Any) -> Loop:
+    options: dict[str, Any] = {
+        "sensor": lambda: 1.0,
+        "actuator": lambda _: None,
+        "controller": Pi(0.1, 0.1),
+        "goal": 1.0,
+    }
+    return Loop("space", **(options | more))
+
+
+def test_it_is_the_public_name() -> None:
+    assert flyball.Loop is Loop
+
+
+def test_it_starts_by_touching_nothing_at_the_lower_limit() -> None:
+    assert _loop().mode == "advise"
+    assert _loop(limits=(3.0, 9.0)).command == 3.0
+    assert _loop(limits=(3.0, 9.0), command=4.0).command == 4.0
+
+
+def test_unstable_gains_never_act() -> None:
+    with pytest.raises(InvalidValue, match=r"loop 'space' with Pi.* is unstable"):
+        _loop(controller=PRINTED, model=S5, mode="on")
+    loop = _loop(controller=PRINTED, model=S5)  # to look at is allowed …
+    with pytest.raises(InvalidValue, match="unstable"):
+        loop.mode = "on"  # … to act is not
+    assert loop.mode == "advise"
+
+
+def test_fragile_gains_act_only_when_allowed_by_name() -> None:
+    with pytest.raises(InvalidValue, match=r"is fragile: .*allow_fragile=True"):
+        _loop(controller=Ewma(CORRECTED, keep=0.0), model=S5, mode="on")
+    loop = _loop(controller=CORRECTED, model=S5, mode="on", allow_fragile=True)
+    with pytest.raises(InvalidValue, match="unstable"):
+        loop.controller = PRINTED
+    assert loop.controller == CORRECTED
+
+
+def test_what_has_no_linear_law_is_not_judged() -> None:
+    assert _loop(controller=Aimd(), model=S5, mode="on").mode == "on"
+
+
+@pytest.mark.parametrize("goal", [math.nan, math.inf, (1.0, math.nan)])
+def test_a_goal_is_finite(goal: Any) -> None:
+    with pytest.raises(InvalidValue, match="the goal of loop 'space' is a finite number, got"):
+        _loop(goal=goal)
+
+
+def test_a_mode_is_one_of_three() -> None:
+    with pytest.raises(InvalidValue, match="one of advise, shadow, on, got 'off'"):
+        _loop(mode="off")
+
+
+def test_advice_finds_the_plant_and_proposes_gains_that_are_accepted() -> None:
+    """Somebody else moves the knob; the loop only watches."""
+    clock, rng = VirtualClock(), np.random.default_rng(5)
+    plant = ArxPlant(first_order(0.26, 59.73, delay=1), command=5.0, noise=10.0, rng=rng)
+
+    knob = 5.0
+
+    def sensor() -> float:
+        nonlocal knob
+        loop.applied(knob)  # in force since the last sample
+        measured = plant.measure(clock.now())
+        knob = float(rng.integers(2, 20))
+        plant.apply(knob, clock.now())
+        return measured
+
+    loop = _loop(sensor=sensor, command=5.0, goal=400.0)
+    runner = run([loop], samples=300, clock=clock)
+    advice = runner.advice("space")
+    assert advice.fit is not None
+    assert advice.proposal is not None
+    assert advice.fit.model.a[0] == pytest.approx(0.26, abs=0.02)
+    assert advice.fit.model.b[0] == pytest.approx(59.73, rel=0.02)
+    assert advice.fit.model.delay == 1
+    assert advice.proposal.certificate.accepted
+    assert "R²" in str(advice)
+    assert "settles in" in str(advice)
+
+
+def test_no_advice_without_movement() -> None:
+    clock = VirtualClock()
+    runner = run([_loop()], samples=50, clock=clock)
+    advice = runner.advice("space")
+    assert advice.proposal is None
+    assert str(advice).startswith("no advice yet: ")
