@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pika
-from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.exceptions import AMQPError, ChannelClosed, ConnectionClosed
 
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.port import BrokerError, LoginRefused, NoSuchChannel, Unreachable
+from flyball.brokers.rabbitmq_deliveries import DeliveringConnection
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
 
@@ -118,7 +118,14 @@ class OpenChannel:
         if not self.raw.is_open:
             return
         done = asyncio.Event()
-        self.on_close = lambda _: done.set()
+        before = self.on_close
+
+        def closed(reason: BaseException) -> None:
+            done.set()
+            if before is not None:
+                before(reason)
+
+        self.on_close = closed
         with suppress(AMQPError, TimeoutError):
             self.raw.close()
             await asyncio.wait_for(done.wait(), _ANSWER_S)
@@ -183,7 +190,7 @@ class Link:
             if not future.done():
                 future.set_exception(refusal(error, self._settings))
 
-        connection = AsyncioConnection(
+        connection = DeliveringConnection(
             self._settings.parameters,
             on_open_callback=lambda opened: None if future.done() else future.set_result(opened),
             on_open_error_callback=failed,

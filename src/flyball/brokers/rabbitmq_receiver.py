@@ -10,9 +10,9 @@ processed, a crash repeats no work. Parked messages are lost to other consumers,
 * a wider window begins a new consumer with a prefetch of the next coarse step, after which small changes are free;
 * what is parked goes back when nobody asks for it, or when another consumer of the queue has nothing to do.
 
-A new consumer must not disturb the order: messages on their way while a consumer is cancelled are refused by the
-client library and come back late. Acknowledgements are therefore held back until the old consumer has used up its
-prefetch (then nothing can be on its way), the consumer is exchanged, and then they are sent.
+A new consumer must not disturb the order: large messages on their way while a consumer is cancelled are refused
+by the client library and come back late. Acknowledgements are therefore held back until the old consumer has used
+up its prefetch (then nothing can be on its way), the consumer is exchanged, and then they are sent.
 """
 
 from __future__ import annotations
@@ -210,14 +210,17 @@ class RabbitReceiver(BaseReceiver):
     # --- deliveries -------------------------------------------------------------------------------------------
 
     def _delivered(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        self._deliver(method.delivery_tag, method.redelivered, method.routing_key, properties, body)
+
+    def _deliver(self, number: int, redelivered: bool, routing_key: str, properties: Any, body: bytes) -> None:
         message, count = from_wire(properties, body)
-        self._last_tag = tag = self._base + method.delivery_tag
+        self._last_tag = tag = self._base + number
         if properties.app_id != APP_ID and self._finished is not None:
             self._foreign.add(tag)
-        channel = method.routing_key if self._pattern else self.queue
+        channel = routing_key if self._pattern else self.queue
         if not self._parked:
             self._arrived()
-        if not method.redelivered:
+        if not redelivered:
             draft = DeliveryDraft()
             draft.message = message
             draft.channel = channel
@@ -260,7 +263,14 @@ class RabbitReceiver(BaseReceiver):
             await channel.call(channel.raw.queue_declare, self.queue, passive=True)
         except (AMQPError, TimeoutError) as error:
             raise channel_error(error, self.queue, self._shown) from None
-        channel.on_close = lambda _: self._channel_lost(channel)
+        handlers, number = channel.raw.connection.handlers, channel.raw.channel_number
+        handlers[number] = self._deliver
+
+        def closed(_reason: BaseException) -> None:
+            handlers.pop(number, None)  # the number will be another channel's
+            self._channel_lost(channel)
+
+        channel.on_close = closed
         channel.raw.add_on_cancel_callback(lambda _: self._cancelled())
         self._channel, self._base, self._consumer, self._prefetch = channel, self._last_tag, "", 0
         await self._exchange_consumer()

@@ -41,9 +41,9 @@ def cases(context: BenchContext) -> Iterator[Row]:
 
 
 def _cases(context: BenchContext, url: str) -> Iterator[Row]:
-    repeats = 5 if context.quick else 9
+    repeats = 9 if context.quick else 15
     batches = (200, 1000) if context.quick else (100, 200, 500, 1000, 2000)
-    count = 4000 if context.quick else 10_000
+    count = 3000 if context.quick else 10_000
     best = {"ours": 0.0, "raw": 0.0}
     for batch in batches:
         measured = asyncio.run(_turns(url, repeats, count, _send_ours(batch), _send_raw(batch), preload=False))
