@@ -81,6 +81,7 @@ def run(context: ExperimentContext) -> Report:
         axis.set_title(f"{name}: {certificate.verdict}, pole radius {certificate.radius:.3f}", fontsize=9)
         axis.set_ylabel("free MB")
         context.note(f"{name}: {certificate.verdict}, swing {swing:.3g} MB")
+    axes[-1].set_xlabel("time in s")
     refused = verify(WITHOUT_DELAY, PRINTED)
     alert = data["the same PI, plant with delay 1"]["alert"]
     return Report(
