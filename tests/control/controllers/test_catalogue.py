@@ -22,6 +22,9 @@ ISSUED = {
     "lqr",
     "aimd",
     "proportional_rule",
+    "static",
+    "s4",
+    "auto",
 }
 
 

@@ -1,0 +1,76 @@
+"""What the laws of a publisher measure and command: the shared words of `static`, `s4` and `auto`.
+
+A publisher takes messages from its store in batches and has at most a window of them on the way to the broker.
+Its loop is driven by events: a law makes a step when a batch was handed over, when a poll found too few messages,
+when a batch was confirmed, and when the broker is in trouble. The set point is not used (pass 0.0).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flyball.control.step import Sample, Value, is_usable
+from flyball.errors import InvalidValue
+
+
+class Measured(NamedTuple):
+    """The measurement: what happened since the step before. Negative times mean that it did not happen."""
+
+    pending: float = 0.0
+    """Messages that wait in the store now."""
+    arrivals: float = 0.0
+    """Messages accepted since the last step."""
+    short_poll: float = 0.0
+    """1: a poll found fewer messages than wanted and sent nothing."""
+    handed_s: float = -1.0
+    """How long a batch took from being due until its last message was handed over (S4: T_mpt)."""
+    transfer_s: float = -1.0
+    """How long a batch was on the way, from hand-over to the broker's confirm (S4: s_i)."""
+    confirmed: float = 0.0
+    """Messages of that batch."""
+    in_flight: float = 0.0
+    """Messages on the way when it was confirmed, itself included (S4: n_i)."""
+    delivered: float = 0.0
+    """Messages confirmed while it was on the way, itself included: delivered / transfer_s is a delivery rate."""
+    limited: float = 0.0
+    """1: the window held messages back while it was on the way, so its delivery rate is the broker's doing."""
+    trouble: float = 0.0
+    """1: the broker asked for silence, refused, or has confirmed nothing for too long."""
+
+
+class Batching(NamedTuple):
+    """The command: when a batch leaves, and how much may be on the way.
+
+    A batch leaves when the poll is due and `least` messages wait (or the longest wait is over); it is at most
+    `most` messages. S4's N is both. `poll_s` 0: no polling, every arrival is looked at. `window` bounds the
+    messages on the way, which is S4's number of workers.
+    """
+
+    least: float
+    most: float
+    poll_s: float
+    window: float
+
+
+def measured(sample: Sample) -> Measured | None:
+    """The measurement of a sample; None where it is missing, not finite or of another shape."""
+    values = sample.measurement
+    if not is_usable(values) or not is_usable(sample.setpoint):
+        return None
+    if not isinstance(values, tuple) or len(values) != len(Measured._fields):
+        return None
+    return Measured(*values)
+
+
+def batching(command: Value) -> Batching:
+    """A command of the knob's shape.
+
+    >>> batching((1.0, 10.0, 0.05, 100.0)).poll_s
+    0.05
+    """
+    if not isinstance(command, tuple) or len(command) != len(Batching._fields):
+        raise InvalidValue(
+            f"the knob of a publisher is (least, most, poll_s, window), got {command!r}: "
+            "start it with flyball.publisher.policy.start"
+        )
+    return Batching(*(float(part) for part in command))

@@ -1,0 +1,324 @@
+"""What a publisher decides: when a batch leaves, how large it is, and when to look again. Pure.
+
+    state = start(policy, now_s)
+    state, decisions = decide(policy, state, event)
+
+Events are what happened (`Accepted`, `Confirmed`, `Failed`, `Blocked`, `Unblocked`, `Timer`), each with its time;
+decisions are what to do now (`Send` so many messages) and when to come back (`wake_s`). The publisher and the twin
+both run exactly this. Messages themselves are not known here, only how many there are: which ones leave first is
+the store's affair.
+
+One publish event, in the words of S4: every T_poll the store is looked at; if N messages wait, or the first of
+them has waited for T, up to N are read and handed over, as far as the window (S4: the number of workers) has room;
+the rest of the batch is handed over as room comes. The law of the catalogue sets N, T_poll and the window.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from flyball.control.controllers.publishing import Batching, Measured
+from flyball.control.step import Action, Controller, Sample
+from flyball.errors import InvalidValue
+
+_PIECES = 8
+"""A batch that does not fit is handed over in pieces of an eighth at least: single messages cost a call each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a publisher decides with.
+
+    `max_wait_s` is S4's T: how long messages may wait for a batch to fill. After `silent_s` without any confirm
+    for what is on the way, the broker counts as in trouble.
+    """
+
+    law: Controller[Any]
+    max_wait_s: float = 0.2
+    silent_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_wait_s", "silent_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0.0):
+                raise InvalidValue(f"{name} of a publisher is a positive number of seconds, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages that left together; goes out with `Send` and comes back with `Confirmed` or `Failed`."""
+
+    count: int
+    sent_s: float
+    delivered: int
+    """Messages that had been confirmed by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """So many more messages wait in the store."""
+
+    now_s: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The broker has the batch."""
+
+    now_s: float
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Of the batch, `back` messages were not stored and wait again; the next try is not before `retry_s`."""
+
+    now_s: float
+    batch: Batch
+    back: int
+    retry_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The broker asks for silence."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unblocked:
+    """The broker takes messages again."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """The time asked for has come."""
+
+    now_s: float
+
+
+Event: TypeAlias = Accepted | Confirmed | Failed | Blocked | Unblocked | Timer
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """One step of the law: what it saw, what it commands, and why."""
+
+    time_s: float
+    measured: Measured
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Batches to send now, when to come back at the latest (None: an event will come), the law's receipts."""
+
+    send: tuple[Batch, ...] = ()
+    wake_s: float | None = None
+    receipts: tuple[Receipt, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that a publisher's decisions depend on. Counts are in messages, times in seconds on any one clock."""
+
+    law: Any
+    command: Batching
+    pending: int = 0
+    in_flight: int = 0
+    delivered: int = 0
+    handing: int = 0
+    """Messages of the present batch that are not handed over yet."""
+    begun_s: float = 0.0
+    """When the present batch began to be handed over."""
+    next_poll_s: float = 0.0
+    polling: bool = True
+    """False: the store is empty and polling it changes nothing, until something is accepted."""
+    waiting_since_s: float = 0.0
+    """Since when the first waiting message waits for a batch."""
+    held_s: float = -math.inf
+    """When messages last waited because the window was full."""
+    progress_s: float = 0.0
+    """Last confirm, or when something went on its way with nothing before it."""
+    retry_s: float = -math.inf
+    blocked: bool = False
+    stepped_s: float = 0.0
+    arrivals: int = 0
+    """Accepted since the law's last step."""
+
+
+def start(policy: Policy, now_s: float, *, batch: int = 1, pending: int = 0) -> State:
+    """The state of a publisher with `pending` messages in its store and an initial N of `batch`."""
+    if batch < 1:
+        raise InvalidValue(f"the initial batch of a publisher has at least 1 message, got {batch}")
+    command = Batching(float(batch), float(batch), 0.0, float(batch))
+    law = policy.law.initial(tuple(command))
+    # The first step shows the law's own opening command: nothing has happened yet.
+    law, action = policy.law.step(law, Sample(now_s, 0.0, 0.0, tuple(Measured(pending=float(pending)))))
+    return State(
+        law=law,
+        command=_command(action, command),
+        pending=pending,
+        next_poll_s=now_s,
+        waiting_since_s=now_s,
+        progress_s=now_s,
+        stepped_s=now_s,
+    )
+
+
+def decide(policy: Policy, state: State, event: Event) -> tuple[State, Decisions]:
+    """Take in one event and say what to do."""
+    now_s = event.now_s
+    receipts: list[Receipt] = []
+    match event:
+        case Accepted(count=count):
+            if state.pending == 0:
+                state = replace(state, waiting_since_s=now_s)
+            state = _poll_again(state, now_s)
+            state = replace(state, pending=state.pending + count, arrivals=state.arrivals + count)
+        case Confirmed(batch=batch):
+            state = _confirm(policy, state, batch, now_s, receipts)
+        case Failed(batch=batch, back=back, retry_s=retry_s):
+            state = replace(
+                state,
+                in_flight=state.in_flight - batch.count,
+                delivered=state.delivered + batch.count - back,
+                pending=state.pending + back,
+                waiting_since_s=now_s if state.pending == 0 else state.waiting_since_s,
+                progress_s=now_s,
+                retry_s=max(state.retry_s, retry_s),
+            )
+            state = _step(policy, state, now_s, receipts, trouble=1.0)
+        case Blocked():
+            state = _step(policy, replace(state, blocked=True), now_s, receipts, trouble=1.0)
+        case Unblocked():
+            state = replace(state, blocked=False, progress_s=now_s)
+        case Timer():
+            pass
+    if _silent(policy, state, now_s):
+        state = _step(policy, replace(state, progress_s=now_s), now_s, receipts, trouble=1.0)
+    state, sends = _send(policy, state, now_s, receipts)
+    return state, Decisions(sends, _wake_s(policy, state, now_s), tuple(receipts))
+
+
+def _confirm(policy: Policy, state: State, batch: Batch, now_s: float, receipts: list[Receipt]) -> State:
+    delivered = state.delivered + batch.count
+    seen = Measured(
+        transfer_s=max(0.0, now_s - batch.sent_s),
+        confirmed=float(batch.count),
+        in_flight=float(state.in_flight),
+        delivered=float(delivered - batch.delivered),
+        limited=float(state.held_s >= batch.sent_s),
+    )
+    state = replace(state, in_flight=state.in_flight - batch.count, delivered=delivered, progress_s=now_s)
+    return _step(policy, state, now_s, receipts, seen)
+
+
+def _poll_again(state: State, now_s: float) -> State:
+    """Polls go on ticking while nobody looks: the next one is at the next tick, not at the arrival."""
+    if state.polling:
+        return state
+    poll_s, next_poll_s = state.command.poll_s, state.next_poll_s
+    if poll_s > 0.0 and now_s > next_poll_s:
+        next_poll_s += math.ceil((now_s - next_poll_s) / poll_s) * poll_s
+    return replace(state, polling=True, next_poll_s=next_poll_s)
+
+
+def _silent(policy: Policy, state: State, now_s: float) -> bool:
+    return state.in_flight > 0 and not state.blocked and now_s - state.progress_s >= policy.silent_s
+
+
+def _step(
+    policy: Policy,
+    state: State,
+    now_s: float,
+    receipts: list[Receipt],
+    seen: Measured | None = None,
+    *,
+    trouble: float = 0.0,
+) -> State:
+    """Let the law see what happened."""
+    seen = (seen or Measured(in_flight=float(state.in_flight)))._replace(
+        pending=float(state.pending), arrivals=float(state.arrivals), trouble=trouble
+    )
+    sample = Sample(now_s, now_s - state.stepped_s, 0.0, tuple(seen), tuple(state.command))
+    law, action = policy.law.step(state.law, sample)
+    receipts.append(Receipt(now_s, seen, action))
+    return replace(state, law=law, command=_command(action, state.command), stepped_s=now_s, arrivals=0)
+
+
+def _command(action: Action, before: Batching) -> Batching:
+    return Batching(*action.command) if isinstance(action.command, tuple) else before
+
+
+def _send(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -> tuple[State, tuple[Batch, ...]]:
+    """Hand over what is due, as far as there is room. Bounded: each turn sends something or ends."""
+    sends: list[Batch] = []
+    while not state.blocked and now_s >= state.retry_s:
+        if state.handing == 0:
+            state = _begin(policy, state, now_s, receipts)
+            if state.handing == 0:
+                break
+        room = int(state.command.window) - state.in_flight
+        wanted = min(state.handing, state.pending)
+        piece = min(wanted, max(1, int(state.command.most) // _PIECES))
+        if room < piece and state.in_flight > 0:
+            state = replace(state, held_s=now_s)
+            break
+        count = min(wanted, max(room, 1))
+        if count < wanted:
+            state = replace(state, held_s=now_s)
+        sends.append(Batch(count, now_s, state.delivered))
+        state = replace(
+            state,
+            pending=state.pending - count,
+            handing=state.handing - count,
+            in_flight=state.in_flight + count,
+            progress_s=now_s if state.in_flight == 0 else state.progress_s,
+            waiting_since_s=now_s,
+        )
+        if state.handing == 0:
+            seen = Measured(handed_s=max(0.0, now_s - state.begun_s), in_flight=float(state.in_flight))
+            if state.command.poll_s > 0.0:
+                state = _step(policy, state, now_s, receipts, seen)
+    return state, tuple(sends)
+
+
+def _begin(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -> State:
+    """Look at the store: is a batch due? Then `handing` says how large it is."""
+    command = state.command
+    polled = command.poll_s > 0.0
+    if polled and now_s < state.next_poll_s:
+        return state
+    waited = now_s - state.waiting_since_s >= policy.max_wait_s
+    if state.pending > 0 and (state.pending >= command.least or waited):
+        count = max(1, min(state.pending, int(command.most)))
+        return replace(state, handing=count, begun_s=now_s, next_poll_s=now_s + command.poll_s)
+    if polled and state.polling:
+        state = _step(policy, state, now_s, receipts, Measured(short_poll=1.0))
+        more = state.pending > 0 or state.command != command
+        state = replace(state, next_poll_s=now_s + state.command.poll_s, polling=more)
+    return state
+
+
+def _wake_s(policy: Policy, state: State, now_s: float) -> float | None:
+    """The next moment at which something may be due without any event."""
+    if state.blocked:
+        return None
+    times: list[float] = []
+    if state.in_flight:
+        times.append(state.progress_s + policy.silent_s)
+    if state.pending and now_s < state.retry_s:
+        times.append(state.retry_s)
+    elif state.handing == 0:
+        if state.command.poll_s > 0.0:
+            times += [state.next_poll_s] if state.polling else []
+        elif state.pending:
+            times.append(state.waiting_since_s + policy.max_wait_s)
+    return min(times) if times else None
