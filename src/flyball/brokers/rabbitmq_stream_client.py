@@ -187,6 +187,8 @@ FAILURES = (exceptions.ServerError, TimeoutError, OSError, ConnectionClosed)
 def typed(error: Exception, settings: StreamSettings, log: str) -> BrokerError:
     if isinstance(error, exceptions.StreamDoesNotExist):
         return NoSuchChannel(f"there is no log {log!r} on {settings.url}: declare it first")
-    if isinstance(error, TimeoutError | OSError | ConnectionClosed):
+    # A stream without a leader (its server is just starting) is as good as a server that is away.
+    away = (TimeoutError, OSError, ConnectionClosed, exceptions.StreamNotAvailable, exceptions.LeaderNotAvailable)
+    if isinstance(error, away):
         return Unreachable(f"{settings.url} does not answer (log {log!r})")
     return BrokerError(f"{settings.url} reported {type(error).__name__} (log {log!r})")

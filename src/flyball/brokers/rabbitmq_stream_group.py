@@ -16,6 +16,7 @@ All of it runs on a thread of its own with a blocking connection; it tells the r
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -30,6 +31,9 @@ from flyball.brokers.backoff import delays_s
 from flyball.brokers.port import LoginRefused, Unreachable
 from flyball.brokers.prefix import Place
 from flyball.brokers.rabbitmq_stream_client import StreamSettings
+
+# Without a handler Python prints a library's warnings; ours are exceptions, theirs belong to whoever asks.
+logging.getLogger("pika").addHandler(logging.NullHandler())
 
 _TICK_S = 0.25
 _PERSISTENT = pika.BasicProperties(delivery_mode=2)

@@ -106,6 +106,8 @@ class StreamSender:
                 await self._write(batch, sequence if self._producer is not None else None)
             except Unreachable as error:
                 batch.fail(Unconfirmed(f"{error}: send it again with the same id"))
+            except BrokerError as error:
+                batch.fail(error)
         await self._confirmation(batch)
         return [result for result in batch.results if result is not None]
 
