@@ -45,7 +45,7 @@ class Loop:
     or 0). `blocking` says that the sensor or actuator may wait (a synchronous network call): they are then
     called in threads, so that other loops do not wait with them. With the `model` of the plant, a P, PI, PID or
     state feedback controller is verified before it acts: unstable gains are refused, fragile ones too unless
-    `allow_fragile`.
+    `allow_fragile`. `glide` False lets the knob jump with a new goal, for a feed-forward that knows where to go.
     """
 
     def __init__(
@@ -65,12 +65,13 @@ class Loop:
         blocking: bool = False,
         model: Arx | None = None,
         allow_fragile: bool = False,
+        glide: bool = True,
     ) -> None:
         self.sensor = sensor
         self.actuator = actuator
         self.disturbances = disturbances
         self.blocking = blocking
-        self._policy = Policy(name, controller, period_s, limits, guard)
+        self._policy = Policy(name, controller, period_s, limits, guard, glide)
         first = command if command is not None else limits[0] if limits else 0.0
         self._state = rules.start(self._policy, first)
         self._frozen: str | None = None

@@ -36,13 +36,17 @@ FADE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a loop decides with. `limits` are the lowest and highest command the knob may ever be given."""
+    """What a loop decides with. `limits` are the lowest and highest command the knob may ever be given.
+
+    `glide` False: the knob may jump with a new goal, for controllers that know where to go (feed-forward).
+    """
 
     name: str
     controller: Controller[Any]
     period_s: float = 1.0
     limits: tuple[Value, Value] | None = None
     guard: Guard | None = None
+    glide: bool = True
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -184,7 +188,7 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
     gap = state.gap
     if not acting:
         gap = None  # nothing is moved, so there is nothing to glide over; the next start measures its own gap
-    elif state.setpoint is not None and (setpoint != state.setpoint or not state.acting):
+    elif state.setpoint is not None and ((policy.glide and setpoint != state.setpoint) or not state.acting):
         gap = _fresh_gap(applied) if gap is None else Gap(True, gap.offset)
     sample = Sample(seen.time, dt, seen.setpoint, seen.measurement, applied, seen.disturbances)
     inner, action, gap = _propose(policy, state.controller, gap, sample, applied)

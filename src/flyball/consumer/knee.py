@@ -1,0 +1,93 @@
+"""The regulator for capacity and latency: as many in flight as the handlers can take, and no more.
+
+Up to the handlers' capacity C the rate grows with the window, rate = window / R₀, with R₀ the residence time of a
+message that waits for nobody. Beyond it the rate stays at C and only the residence time grows. The knee is at
+C · R₀, and
+
+    window(k+1) = rate(k) · R₀ · (1 + headroom) + 1
+
+leads to it from both sides: below the knee rate·R₀ is the window itself, so it grows; beyond it rate·R₀ is the
+knee, whatever the window. R₀ is the shortest residence time seen. Handlers that become slower for good would make
+it too short and the window would shrink; but where the window has shrunk and the residence time has not, messages
+were not waiting for each other: that residence time is the new R₀.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+from flyball.consumer.goals import HANDLING_P95_S, RATE_PER_S, RESIDENCE_S, USED
+from flyball.consumer.little import FULL, _disturbance
+from flyball.control.controllers.common import OVERFLOW, applied_or, as_scalar, check_between
+from flyball.control.limits import clamp
+from flyball.control.step import Action, Sample, Value, hold
+
+_SHRUNK = 0.8  # a window below this part of the one before has shrunk
+_FALLEN = 0.9  # a residence time above this part of the one before has not fallen with it
+_STEADY = 0.9  # part of the allowed latency at which handling is cut back
+
+
+@dataclass(frozen=True, slots=True)
+class KneeState:
+    command: float
+    base_s: float | None = None
+    window: float | None = None
+    residence_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """As many in flight as the handlers can take: for the goals capacity and latency.
+
+    >>> regulator, state, window, seen = Knee(), Knee().initial(1.0), 1.0, []
+    >>> for k in range(30):  # handlers that take 10 ms, eight at a time: 800/s, the knee is a window of 8
+    ...     rate = min(window / 0.01, 800.0)
+    ...     measured = (math.nan, window / rate, 1.0, math.nan, math.nan, rate, window / rate)
+    ...     state, action = regulator.step(state, Sample(k, 1.0, rate, rate, window, measured))
+    ...     window = action.command
+    >>> round(rate), round(window, 1)
+    (800, 11.0)
+    """
+
+    headroom: float = field(default=0.25, metadata={"help": "part of the window beyond the knee"})
+    p95_s: float | None = field(default=None, metadata={"help": "longest wait and handling of 95 % of messages"})
+
+    def __post_init__(self) -> None:
+        check_between(self, "headroom", 0.0, 2.0, low_open=True)
+        if self.p95_s is not None:
+            check_between(self, "p95_s", 0.0, math.inf, low_open=True, high_open=True)
+
+    def initial(self, command: Value) -> KneeState:
+        return KneeState(as_scalar(command))
+
+    def step(self, state: KneeState, sample: Sample) -> tuple[KneeState, Action]:
+        rate, residence = _disturbance(sample, RATE_PER_S), _disturbance(sample, RESIDENCE_S)
+        in_force = applied_or(sample, state.command)
+        if rate is None or residence is None or residence <= 0.0:
+            return state, hold("no message was handled since the last sample: held")
+        base = residence if state.base_s is None else min(state.base_s, residence)
+        if (
+            state.window is not None
+            and state.residence_s is not None
+            and in_force < _SHRUNK * state.window
+            and residence > _FALLEN * state.residence_s
+        ):
+            base = residence
+        after = replace(state, base_s=base, window=in_force, residence_s=residence)
+        used = _disturbance(sample, USED)
+        wanted = rate * base * (1.0 + self.headroom) + 1.0
+        parts, saturated, reason = {"knee": rate * base, "spare": wanted - rate * base}, 0, ""
+        if used is not None and used < FULL:
+            wanted, reason = max(in_force, wanted), "the queue had no more than this"
+        handling = _disturbance(sample, HANDLING_P95_S)
+        if self.p95_s is not None and handling is not None and handling > _STEADY * self.p95_s:
+            wanted = min(wanted, in_force * clamp(_STEADY * self.p95_s / handling, 0.5, 1.0))
+            saturated = -1 if base > self.p95_s else 0
+            reason = f"handling takes {handling:.3g} s for 95 % of messages, of the {self.p95_s:.3g} s allowed" + (
+                f"; alone it takes {base:.3g} s: that is the least that is reachable" if saturated else ""
+            )
+        command = clamp(wanted, 0.5 * in_force, max(2.0 * in_force, 1.0))
+        if not math.isfinite(command):
+            return state, hold(OVERFLOW)
+        return replace(after, command=command), Action(command, parts, saturated, reason)

@@ -1,0 +1,82 @@
+"""Does the rate still answer to the window? Notices when it does not, and says what is reachable.
+
+A regulator that follows Little's law must not be left alone with a goal beyond the handlers' capacity: messages
+then queue inside the window, the residence time grows with it, and goal × residence asks for ever more. So while
+the rate is short of the goal although the window is full, the spell is watched: when the window has grown by half
+since its beginning and the rate by less than a quarter of that, widening is no cure. The window then goes back to
+what the rate seen needs (rate × the shortest residence of the spell, and a quarter more) and stays there; it is
+tried again after a while, later each time, or at once when the goal changes or the rate rises by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+SHORT = 0.9  # part of the goal below which the rate is short of it
+_GROWN = 1.5  # growth of the window after which the rate must have answered
+_ANSWER = 0.25  # part of the window's growth that the rate must show
+_LEAST_SAMPLES = 3
+_SPARE = 1.25
+_FIRST_WAIT, _LONGEST_WAIT = 30, 600
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The spell below the goal: where it began, the best rate and shortest residence in it; or a held window."""
+
+    samples: int = 0
+    window: float = 0.0
+    rate: float = 0.0
+    best: float = 0.0
+    residence_s: float = 0.0
+    goal: float = 0.0
+    held: float | None = None
+    wait: int = 0
+    next_wait: int = _FIRST_WAIT
+
+    @property
+    def reachable(self) -> float | None:
+        """The rate that was found to be all there is; None: nothing speaks against the goal."""
+        return None if self.held is None else self.best
+
+
+def watch(state: Reach, goal: float, rate: float, window: float, residence_s: float, full: bool) -> Reach:
+    """The state after a sample in which `window` gave `rate`; `full`: the window was used up all the time."""
+    if state.held is not None:
+        if goal != state.goal or rate > 1.1 * state.best:
+            return Reach(next_wait=state.next_wait)
+        if rate >= SHORT * goal:
+            return Reach()
+        best = max(0.9 * state.best, rate) if full else state.best  # follows handlers that have become slower
+        if state.wait > 1:
+            return replace(state, wait=state.wait - 1, best=best)
+        return Reach(next_wait=min(2 * state.next_wait, _LONGEST_WAIT))
+    if rate >= SHORT * goal:
+        return Reach(next_wait=max(_FIRST_WAIT, state.next_wait // 2))
+    if not full or window <= 0.0:
+        return Reach(next_wait=state.next_wait)
+    if state.samples == 0 or goal != state.goal:
+        return Reach(1, window, rate, rate, residence_s, goal, next_wait=state.next_wait)
+    seen = replace(
+        state,
+        samples=state.samples + 1,
+        best=max(state.best, rate),
+        residence_s=min(state.residence_s, residence_s),
+    )
+    grown = window / seen.window - 1.0
+    answered = seen.best / max(seen.rate, 1e-9) - 1.0
+    if seen.samples < _LEAST_SAMPLES or grown < _GROWN - 1.0 or answered >= _ANSWER * grown:
+        if answered >= _ANSWER * grown and grown >= _GROWN - 1.0:  # it answers: watch on from here
+            return replace(seen, samples=1, window=window, rate=rate, best=rate)
+        return seen
+    held = seen.best * seen.residence_s * _SPARE
+    return replace(seen, held=min(held, window), wait=seen.next_wait)
+
+
+def explain(state: Reach, goal: float) -> str:
+    """The words for a user."""
+    assert state.held is not None
+    return (
+        f"the goal of {goal:.4g}/s is out of reach: a wider window no longer brings more, the handlers are the "
+        f"limit; reachable is about {state.best:.4g}/s, which a window of {state.held:.3g} gives"
+    )

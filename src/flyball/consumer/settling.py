@@ -1,0 +1,83 @@
+"""What becomes of a message whose handler failed, and of what is unfinished when a consumer stops.
+
+A message is tried again *here*, in its place of the window, after a waiting time that doubles: going back to the
+queue would use up one of its deliveries where the queue counts them, and other consumers would fail on it too.
+When the tries are used up it goes to the dead-letter channel. Nothing is ever dropped: where the dead letter
+cannot be stored, the message stays ours and is tried again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from flyball.errors import InvalidValue
+
+Fate: TypeAlias = Literal["retry", "dead-letter"]
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """`retries` further tries after the first; the nth waits first_s·2ⁿ⁻¹, at most longest_s."""
+
+    retries: int = 3
+    first_s: float = 0.1
+    longest_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.retries < 0:
+            raise InvalidValue(f"retries is a whole number from 0, got {self.retries!r}")
+        if not 0.0 < self.first_s <= self.longest_s:
+            raise InvalidValue(
+                f"retries wait from first_s to longest_s, both above 0, got {self.first_s} and {self.longest_s}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    fate: Fate
+    delay_s: float = 0.0
+    reason: str = ""
+
+
+def after_failure(policy: RetryPolicy, failures: int, error: str, jitter: float = 1.0) -> Verdict:
+    """What to do with a message whose handler failed for the `failures`-th time; `jitter` from 0.5 to 1.
+
+    >>> policy = RetryPolicy(retries=2, first_s=0.1)
+    >>> [after_failure(policy, n, "KeyError: 'id'").fate for n in (1, 2, 3)]
+    ['retry', 'retry', 'dead-letter']
+    >>> [after_failure(policy, n, "").delay_s for n in (1, 2)]
+    [0.1, 0.2]
+    """
+    if failures > policy.retries:
+        tries = f"{failures} tries" if failures > 1 else "1 try"
+        return Verdict("dead-letter", reason=f"{error} (after {tries})")
+    nominal = min(policy.first_s * 2.0 ** min(failures - 1, 60), policy.longest_s)
+    return Verdict("retry", nominal * jitter, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Returnable:
+    """What is known of an unfinished delivery: did it come back before, and how many deliveries are left."""
+
+    redelivered: bool
+    attempt: int | None = None
+    delivery_limit: int | None = None
+
+
+def may_return(unfinished: Returnable) -> bool:
+    """Whether an unfinished message may go back to the queue, or should rather be finished before we stop.
+
+    Once is free. A message that came back before is finished here, if the queue counts deliveries: returning it
+    again would bring it nearer to the limit at which the queue drops it.
+
+    >>> may_return(Returnable(redelivered=False)), may_return(Returnable(True)), may_return(Returnable(True, 2))
+    (True, True, False)
+    >>> may_return(Returnable(False, attempt=1, delivery_limit=2))  # within one of its limit
+    False
+    """
+    if unfinished.attempt is None:
+        return True  # the queue does not count
+    if unfinished.delivery_limit is not None and unfinished.attempt >= unfinished.delivery_limit - 1:
+        return False
+    return not unfinished.redelivered
