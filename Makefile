@@ -20,10 +20,12 @@ $(VENV)/.created:
 
 # what a user needs for the demo: no test tools, no servers, no root
 $(VENV)/.light: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "installing Flyball with Spark into $(VENV); the first time this takes a minute or two"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark]'
 	@touch $@
 
 $(VENV)/.all: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "installing Flyball with everything the tests need into $(VENV); the first time this takes a few minutes"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@ $(VENV)/.light
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +46,8 @@ def spark_session(
 ) -> SparkSession:
     """A session with the source `flyball` registered.
 
-    `settings` win over ours. Whatever `master` says, driver and Python workers run this very interpreter.
+    `settings` win over ours. With a `workdir`, what Spark's processes print goes to `spark.log` there. Whatever
+    `master` says, driver and Python workers run this very interpreter.
     """
     require("pyspark", "spark")
     os.environ["JAVA_HOME"] = str(java_home())
@@ -61,8 +64,32 @@ def spark_session(
         builder = builder.config("spark.local.dir", str(workdir / "local"))
     for key, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _children_speak_to(workdir / "spark.log" if workdir is not None else None):
+        session = builder.getOrCreate()
     from flyball.pipeline.source import FlyballSource
 
     session.dataSource.register(FlyballSource)
     return session
+
+
+@contextmanager
+def _children_speak_to(log: Path | None) -> Iterator[None]:
+    """Processes that are started meanwhile have that file as standard error; this one keeps its own.
+
+    Spark's JVM and Python workers inherit ours and print there, down to tracebacks of workers that were told to
+    stop. PySpark offers no way to send that elsewhere, so the descriptor is swapped while it starts them.
+    """
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    ours, stream = os.dup(2), sys.stderr
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        with os.fdopen(os.dup(ours), "w", buffering=1) as sys.stderr:
+            yield
+    finally:
+        sys.stderr = stream
+        os.dup2(ours, 2)
+        os.close(ours)
