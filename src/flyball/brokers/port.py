@@ -163,6 +163,21 @@ class Receiver(Protocol):
     @property
     def in_flight(self) -> int: ...
 
+    @property
+    def occupied(self) -> int:
+        """Places of the window that are taken: what is in flight and, where that counts, on its way back."""
+
+    @property
+    def round_trip_s(self) -> float:
+        """How long a place stays taken after its message was settled; 0 where the round trip does not count."""
+
+    def count_round_trip(self) -> bool:
+        """From now on a settled message's place is free only when the broker had the time to answer.
+
+        The window then means what a broker's prefetch means, and the rate answers to it also where handlers
+        are fast: rate = window / (handling + round trip). False: this broker sends ahead, so it cannot.
+        """
+
     async def receive(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Delivery]:
         """Wait for at least one message, then return what is there, up to `max_messages` and the window.
 

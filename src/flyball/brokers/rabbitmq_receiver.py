@@ -32,6 +32,7 @@ from flyball.brokers.quick import DELIVERY, DeliveryDraft
 from flyball.brokers.rabbitmq_connection import Link, OpenChannel, channel_error
 from flyball.brokers.rabbitmq_message import APP_ID, from_wire
 from flyball.brokers.receiver import BaseReceiver
+from flyball.brokers.round_trip import SLACK_S, RoundTrip
 from flyball.errors import FlyballError
 
 _IDLE_S = 1.0  # parked messages that nobody took for so long go back
@@ -101,12 +102,26 @@ class RabbitReceiver(BaseReceiver):
         self._counts = False  # the queue counts deliveries (quorum), so giving back is not free
         self._taken_s = time.monotonic()
         self._failure: FlyballError | None = None
+        self._trip: RoundTrip | None = None  # where the round trip counts
         self._change: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
     @property
     def parked(self) -> int:
         return len(self._parked)
+
+    @property
+    def occupied(self) -> int:
+        return len(self._out) + (0 if self._trip is None else self._trip.open(time.monotonic()))
+
+    @property
+    def round_trip_s(self) -> float:
+        return 0.0 if self._trip is None else self._trip.mean_s or 0.0
+
+    def count_round_trip(self) -> bool:
+        self._trip = self._trip or RoundTrip()
+        self._poll_s = SLACK_S  # nobody tells when an answer has not come
+        return True
 
     async def open(self) -> None:
         await self._connect()
@@ -171,6 +186,8 @@ class RabbitReceiver(BaseReceiver):
             self._parked[0].tag if self._parked else _NO_TAG,
             before.tag if before is not None else _NO_TAG,
         )
+        if self._trip is not None:
+            self._trip.settled(len(tags), time.monotonic())
         with suppress(AMQPError):
             older = [tag for tag in tags if tag < oldest_open]
             if older:
@@ -218,7 +235,10 @@ class RabbitReceiver(BaseReceiver):
         if properties.app_id != APP_ID and self._finished is not None:
             self._foreign.add(tag)
         channel = routing_key if self._pattern else self.queue
-        if not self._parked:
+        if self._trip is not None:
+            self._trip.arrived(time.monotonic())
+            self._arrived()
+        elif not self._parked:
             self._arrived()
         if not redelivered:
             draft = DeliveryDraft()
@@ -370,6 +390,8 @@ class RabbitReceiver(BaseReceiver):
 
     def _lost(self) -> None:
         self._channel, self._consumer, self._prefetch, self._held = None, "", 0, None
+        if self._trip is not None:
+            self._trip.forget()
         self._parked.clear()
         self._foreign.clear()
         self._forget()

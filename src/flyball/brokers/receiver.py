@@ -58,6 +58,18 @@ class BaseReceiver(ABC):
         return len(self._out)
 
     @property
+    def occupied(self) -> int:
+        """Places of the window that are taken."""
+        return len(self._out)
+
+    @property
+    def round_trip_s(self) -> float:
+        return 0.0
+
+    def count_round_trip(self) -> bool:
+        return False
+
+    @property
     def closed(self) -> bool:
         return self._closed
 
@@ -69,7 +81,7 @@ class BaseReceiver(ABC):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._closed:
             self._wake.clear()
-            room = min(max_messages, self._window - len(self._out))
+            room = min(max_messages, self._window - self.occupied)
             if room > 0:
                 taken = await self._take(room)
                 if taken:
