@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 
 # Public name → module that defines it. Resolved on first use, so that `import flyball` stays instant.
 _EXPORTS: dict[str, str] = {
+    "Consumer": "flyball.consumer.consumer",
     "Loop": "flyball.loops.loop",
 }
 
