@@ -8,6 +8,7 @@ gives one run. Every distribution below draws *gaps* between arrivals and adds t
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -157,6 +158,29 @@ class Trace:
     def arrivals(self, rng: np.random.Generator) -> Iterator[float]:
         del rng  # a replay has nothing random
         return ((time - self.times_s[0]) / self.speed for time in self.times_s)
+
+
+@dataclass(frozen=True, slots=True)
+class During:
+    """A workload that comes at `start_s` and goes at `stop_s`: its own time begins when it comes.
+
+    >>> list(During(Bursts(1, every_s=1.0), start_s=10.0, stop_s=12.5).arrivals(np.random.default_rng(1)))
+    [10.0, 11.0, 12.0]
+    """
+
+    workload: Workload
+    start_s: float
+    stop_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.start_s < self.stop_s:
+            raise InvalidValue(
+                f"a workload comes at a time from 0 and goes later, got {self.start_s} and {self.stop_s}"
+            )
+
+    def arrivals(self, rng: np.random.Generator) -> Iterator[float]:
+        shifted = (self.start_s + time for time in self.workload.arrivals(rng))
+        return itertools.takewhile(lambda time: time < self.stop_s, shifted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,251 @@
+"""A consumer on a RabbitMQ-like queue, message by message; `consumer_loop` regulates it.
+
+A message takes a place of the window when it is handed out and gives it back when the broker has learned of its
+acknowledgement and can have replaced it:
+
+    place = wait for the client + client + wait for a handler + handling + round trip
+
+so that, while messages are waiting, rate = window / residence (Little's law): linear with the gain 1/residence.
+The client takes its messages one after the other, `handlers` of them are handled at once; above that capacity a
+wider window only makes places last longer, and the rate saturates.
+
+The stages are first come, first served, so the end of a message is known when it is handed out (start = the later
+of its arrival and the first free server). One event a message is enough: a simulated minute takes about a second.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flyball.consumer.policy import Seen
+from flyball.control.models import Array
+from flyball.errors import InvalidValue, require
+from flyball.twin.workload import Workload
+
+Changing: TypeAlias = float | Callable[[float], float]
+"""A number, or a function of the time in seconds."""
+
+
+@dataclass(frozen=True)
+class ConsumerPlant:
+    """What the consumer is made of. The defaults are S1's: 1 ms of business logic, about 60 msg/s per place.
+
+    `spread` is the standard deviation of a handling time as a part of its mean (gamma distributed), `jitter` that
+    of a round trip (a normal law cut off at half the mean). `wander` makes handling and round trip together
+    slower and faster from second to second, as a shared machine does: a log-normal factor of this standard
+    deviation, one value a second. `publishers` None: the queue is never empty.
+    """
+
+    round_trip_s: Changing = 0.0134
+    handling_s: Changing = 0.001
+    client_s: float = 0.0003
+    handlers: int = 16
+    spread: float = 0.2
+    jitter: float = 0.05
+    wander: float = 0.0
+    publishers: Workload | None = None
+
+    def __post_init__(self) -> None:
+        if self.handlers < 1:
+            raise InvalidValue(f"a consumer has at least one handler, got {self.handlers}")
+        for name in ("round_trip_s", "handling_s", "client_s", "spread", "jitter", "wander"):
+            value = getattr(self, name)
+            if not callable(value) and not (math.isfinite(value) and value >= 0):
+                raise InvalidValue(f"ConsumerPlant.{name} is a number from 0, got {value}")
+
+    def residence_s(self, time_s: float = 0.0) -> float:
+        """How long a place is taken while nobody waits for anybody."""
+        return _at(self.round_trip_s, time_s) + _at(self.handling_s, time_s) + self.client_s
+
+    def capacity_per_s(self, time_s: float = 0.0) -> float:
+        """The rate that no window exceeds."""
+        handling = _at(self.handling_s, time_s)
+        by_handlers = self.handlers / handling if handling > 0 else math.inf
+        return min(by_handlers, 1.0 / self.client_s if self.client_s > 0 else math.inf)
+
+
+class RunningConsumer:
+    """The plant in virtual time: a knob (`set_window`) and a sensor (`look`)."""
+
+    def __init__(self, plant: ConsumerPlant, environment: Any, rng: np.random.Generator) -> None:
+        self.plant = plant
+        self._environment = environment
+        self._queue = _Queue(plant.publishers, rng.spawn(1)[0])
+        self._random = _Draws(plant, rng)
+        self._window = 0
+        self._occupied = 0
+        self._client_free_s = 0.0
+        self._handler_free_s = [0.0] * plant.handlers
+        self._alarm_s = math.inf
+        # since the last look
+        self._since_s = float(environment.now)
+        self._changed_s = self._since_s
+        self._full_s = 0.0
+        self._begins_s: deque[float] = (
+            deque()
+        )  # when handlers begin; in order, for they are first come, first served
+        self._residences: list[float] = []
+        self._handlings: list[float] = []
+        self._latencies: list[float] = []
+        self.most_occupied = 0
+
+    @property
+    def window(self) -> int:
+        return self._window
+
+    def set_window(self, window: int) -> None:
+        self._account()
+        self._window = window
+        self._hand_out()
+
+    def look(self) -> Seen:
+        """What happened since the last look."""
+        self._account()
+        now = float(self._environment.now)
+        dt = now - self._since_s
+        handed = 0
+        while self._begins_s and self._begins_s[0] <= now:
+            self._begins_s.popleft()
+            handed += 1
+        seen = Seen(
+            time_s=now,
+            dt_s=dt,
+            rate_per_s=handed / dt if dt > 0 else None,
+            residence_s=float(np.mean(self._residences)) if self._residences else None,
+            used=self._full_s / dt if dt > 0 else 0.0,
+            depth=self._queue.depth(now),
+            latency_p95_s=float(np.quantile(self._latencies, 0.95)) if self._latencies else None,
+            handling_p95_s=float(np.quantile(self._handlings, 0.95)) if self._handlings else None,
+        )
+        self._since_s, self._full_s = now, 0.0
+        self._residences, self._handlings, self._latencies = [], [], []
+        return seen
+
+    def _account(self) -> None:
+        now = float(self._environment.now)
+        if self._occupied >= self._window:
+            self._full_s += now - self._changed_s
+        self._changed_s = now
+
+    def _hand_out(self) -> None:
+        now = float(self._environment.now)
+        while self._occupied < self._window:
+            published_s = self._queue.take(now)
+            if published_s is None:
+                self._wake_at(self._queue.next_s)
+                return
+            self._occupied += 1
+            self.most_occupied = max(self.most_occupied, self._occupied)
+            self._client_free_s = max(self._client_free_s, now) + self.plant.client_s
+            begins = max(self._client_free_s, heapq.heappop(self._handler_free_s))
+            self._begins_s.append(begins)
+            ends = begins + self._random.handling_s(begins)
+            heapq.heappush(self._handler_free_s, ends)
+            free = ends + self._random.round_trip_s(ends)
+            self._environment.timeout(free - now).callbacks.append(
+                lambda _, taken=now, ended=ends, published=published_s: self._freed(taken, ended, published)
+            )
+
+    def _freed(self, taken_s: float, ended_s: float, published_s: float) -> None:
+        self._account()
+        self._occupied -= 1
+        self._residences.append(float(self._environment.now) - taken_s)
+        self._handlings.append(ended_s - taken_s)
+        self._latencies.append(ended_s - published_s)
+        self._hand_out()
+
+    def _wake_at(self, time_s: float) -> None:
+        now = float(self._environment.now)
+        if time_s == math.inf or now < self._alarm_s <= time_s:
+            return
+        self._alarm_s = time_s
+        self._environment.timeout(max(0.0, time_s - now)).callbacks.append(lambda _: self._woken())
+
+    def _woken(self) -> None:
+        self._account()
+        self._hand_out()
+
+
+class _Queue:
+    """What was published and not handed out; publications are drawn when somebody looks, not as events."""
+
+    def __init__(self, publishers: Workload | None, rng: np.random.Generator) -> None:
+        self._endless = publishers is None
+        self._arrivals: Iterator[float] = iter(()) if publishers is None else publishers.arrivals(rng)
+        self._waiting: deque[float] = deque()
+        self.next_s = math.inf if self._endless else next(self._arrivals, math.inf)
+
+    def depth(self, now_s: float) -> float | None:
+        self._publish(now_s)
+        return None if self._endless else float(len(self._waiting))
+
+    def take(self, now_s: float) -> float | None:
+        """When the oldest waiting message was published; None: there is none."""
+        if self._endless:
+            return now_s
+        self._publish(now_s)
+        return self._waiting.popleft() if self._waiting else None
+
+    def _publish(self, now_s: float) -> None:
+        while self.next_s <= now_s:
+            self._waiting.append(self.next_s)
+            self.next_s = next(self._arrivals, math.inf)
+
+
+class _Draws:
+    """Handling times and round trips, drawn in blocks: one number at a time is ten times as slow."""
+
+    def __init__(self, plant: ConsumerPlant, rng: np.random.Generator) -> None:
+        self._plant = plant
+        handling, trip, wander = rng.spawn(3)
+        shape = 1.0 / plant.spread**2 if plant.spread > 0 else math.inf
+        self._handling = _blocks(
+            lambda n: np.ones(n) if shape == math.inf else handling.gamma(shape, 1 / shape, n)
+        )
+        self._trip = _blocks(lambda n: np.maximum(0.5, trip.normal(1.0, plant.jitter, n)))
+        factors = _blocks(lambda n: np.exp(wander.normal(0.0, plant.wander, n)))
+        self._wander = [next(factors)]
+        self._factors = factors
+
+    def handling_s(self, time_s: float) -> float:
+        return _at(self._plant.handling_s, time_s) * next(self._handling) * self._factor(time_s)
+
+    def round_trip_s(self, time_s: float) -> float:
+        return _at(self._plant.round_trip_s, time_s) * next(self._trip) * self._factor(time_s)
+
+    def _factor(self, time_s: float) -> float:
+        second = int(time_s)
+        while len(self._wander) <= second:
+            self._wander.append(next(self._factors))
+        return self._wander[second]
+
+
+def _blocks(draw: Callable[[int], Array]) -> Iterator[float]:
+    while True:
+        yield from draw(4096).tolist()
+
+
+def staircase(
+    plant: ConsumerPlant, windows: list[int], *, samples_each: int = 1, period_s: float = 1.0, seed: int = 1
+) -> tuple[Array, Array]:
+    """S1's open-loop experiment: windows in turn, each for some samples; the windows and the rates seen."""
+    environment = require("simpy", "lab").Environment()
+    consumer = RunningConsumer(plant, environment, np.random.default_rng(seed))
+    rates: list[float] = []
+    for window in windows:
+        consumer.set_window(window)
+        for _ in range(samples_each):
+            environment.run(until=environment.now + period_s)
+            rates.append(consumer.look().rate_per_s or 0.0)
+    return np.repeat(np.array(windows, dtype=float), samples_each), np.array(rates)
+
+
+def _at(value: Changing, time_s: float) -> float:
+    return value(time_s) if callable(value) else value
