@@ -33,11 +33,11 @@ def command(
         pipeline=PipelineConfig(
             columns=COLUMNS,
             event_time="event_time",
-            tier1=(Filter(keep="NOT (kind = 'performance' AND ip LIKE '92.126.10.%')"),),
+            tier1=(Filter(keep="NOT (kind = 'performance' AND in_subnet(ip, '92.126.10.0/24'))"),),
             rules=(
                 Rule(
                     name="busy-hosts",
-                    where="kind = 'performance' AND ip LIKE '92.126.11.%'",
+                    where="kind = 'performance' AND in_subnet(ip, '92.126.11.0/24')",
                     aggregate="max",
                     column="load",
                     window_s=10,

@@ -45,13 +45,16 @@ def load_toml(path: Path | str, model: type[M]) -> M:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}; correct that place") from None
-    return check(data, model, str(path))
+    return check(data, model, str(path), Path(path).parent)
 
 
-def check(data: dict[str, Any], model: type[M], place: str) -> M:
-    """`data` as an instance of `model`; `place` is how an error names where the data came from."""
+def check(data: dict[str, Any], model: type[M], place: str, folder: Path | None = None) -> M:
+    """`data` as an instance of `model`; `place` is how an error names where the data came from.
+
+    Validators find `folder`, from which relative paths start, in their context.
+    """
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context={"folder": folder or Path()})
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
         more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""

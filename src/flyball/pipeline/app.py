@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from flyball.brokers.log_reader import open_log_reader
 from flyball.errors import FlyballError, require
 from flyball.pipeline import rules, tier1
-from flyball.pipeline.columns import EVENT, MALFORMED, MARK
-from flyball.pipeline.config import PipelineConfig, Rule
+from flyball.pipeline.columns import EVENT, MALFORMED, MARK, Columns
+from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.ledger import Ledger, Totals
 from flyball.pipeline.marks import mark
+from flyball.pipeline.rules.base import RuleBase
+from flyball.pipeline.rules.gate import GateState
 from flyball.pipeline.session import spark_session
 from flyball.pipeline.sink import LogSinks
 
@@ -57,13 +59,26 @@ class Pipeline:
         self._sinks.declare(config.input)
         for log in (config.results, config.dead_letter, LEDGER):
             self._sinks.add(log, producer="tier1")
+        if config.rules:
+            self._sinks.declare(config.alerts)
         for rule in config.rules:
-            self._sinks.add(config.alerts, producer=f"rule-{rule.name}")
-        self._ledger = Ledger(self._entries())
+            self._sinks.add(rule.to or config.alerts, producer=f"rule-{rule.name}")
+            if rule.gated:
+                self._sinks.add(_gate_log(rule), producer=f"rule-{rule.name}")
+        self._ledger = Ledger([Totals.from_json(body) for body in self._last_bodies(LEDGER)])
         self._spark = spark_session("flyball", config.master, workdir=self._folder)
-        self._query("tier1", self._stream(config.input), self._tier1_batch, close_windows=False)
+        self._query(
+            "tier1", self._stream(config.input, config.source_columns), self._tier1_batch, close_windows=False
+        )
         for rule in config.rules:
-            stream = rules.alerts(self._stream(config.results), rule, config.event_time, config.watermark_s)
+            stream = rules.alerts(
+                self._stream(config.results, config.result_columns),
+                rule,
+                config.result_columns,
+                config.event_time,
+                config.watermark_s,
+                config.longest_window_s,
+            )
             self._query(f"rule-{rule.name}", stream, self._rule_batch(rule), close_windows=True)
 
     @property
@@ -93,12 +108,12 @@ class Pipeline:
             self._spark.stop()
         self._sinks.close()
 
-    def _stream(self, log: str) -> DataFrame:
+    def _stream(self, log: str, columns: Columns) -> DataFrame:
         assert self._spark is not None
         options = {
             "url": self._url,
             "log": log,
-            "columns": self._config.columns,
+            "columns": columns.text,
             "event_time": self._config.event_time,
             "max_rows": str(self._config.max_rows),
         }
@@ -119,8 +134,7 @@ class Pipeline:
 
         seen = Observation()
         rows = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
-        for step in self._config.tier1:
-            rows = rows.transform(tier1.keep(step.keep))
+        rows = rows.transform(tier1.function(self._config.tier1, self._config.source_columns, {}))
         table = rows.toArrow()
         results, malformed, ends = (_only(table, kind) for kind in (EVENT, MALFORMED, MARK))
         latest = _latest(results, self._config.event_time)
@@ -140,23 +154,34 @@ class Pipeline:
         self._sinks.append(self._config.dead_letter, "tier1", batch, _dead_letters(malformed))
         self._sinks.append(LEDGER, "tier1", batch, [total.to_json()])
 
-    def _rule_batch(self, rule: Rule) -> Callable[[DataFrame, int], None]:
+    def _rule_batch(self, rule: RuleBase) -> Callable[[DataFrame, int], None]:
+        producer, log = f"rule-{rule.name}", rule.to or self._config.alerts
+        states = [GateState()]
+        if rule.gated:
+            states += [GateState.from_json(body) for body in self._last_bodies(_gate_log(rule))]
+
         def handle(rows: DataFrame, batch: int) -> None:
-            found = sorted(rows.toArrow().to_pylist(), key=lambda row: float(row["window_start"]))
-            messages = [rules.alert_body(rule, row) for row in found]
-            bodies = [json.dumps(message).encode() for message in messages]
-            self._sinks.append(self._config.alerts, f"rule-{rule.name}", batch, bodies)
+            # Spark may repeat the last batch, which then starts from the state before it.
+            before = next(state for state in reversed(states) if state.batch < batch)
+            messages, after = rules.messages(rule, rows.toArrow().to_pylist(), batch, before)
+            self._sinks.append(log, producer, batch, [json.dumps(message).encode() for message in messages])
+            if rule.gated:
+                self._sinks.append(_gate_log(rule), producer, batch, [after.to_json()])
+            states[:] = [before, after]
             for message in messages:
                 self._on_alert(message)
 
         return handle
 
-    def _entries(self) -> list[Totals]:
-        """The last totals of an earlier run in the same place."""
-        with open_log_reader(self._url, LEDGER) as reader:
+    def _last_bodies(self, log: str) -> list[bytes]:
+        """The last two entries of a log that has one for each batch."""
+        with open_log_reader(self._url, log) as reader:
             _, end = reader.bounds(0)
-            chunks = reader.read_bodies(0, max(0, end - 2), end)
-            return [Totals.from_json(body) for chunk in chunks for body in chunk.bodies]
+            return [body for chunk in reader.read_bodies(0, max(0, end - 2), end) for body in chunk.bodies]
+
+
+def _gate_log(rule: RuleBase) -> str:
+    return f"gate-{rule.name}"
 
 
 def _only(table: pa.Table, kind: str) -> pa.Table:

@@ -6,6 +6,7 @@ marked "null". The source adds four of its own, whose names start with an unders
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,27 @@ class Columns:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(item.name for item in self.items)
+
+    @property
+    def types(self) -> dict[str, str]:
+        return {item.name: item.sql_type for item in self.items}
+
+    @property
+    def text(self) -> str:
+        """As a user would declare them."""
+        return ", ".join(f"{item.name} {item.sql_type}{'' if item.required else ' null'}" for item in self.items)
+
+    def only(self, names: Sequence[str]) -> Columns:
+        return Columns(tuple(item for item in self.items if item.name in names))
+
+    def plus(self, *added: Column) -> Columns:
+        """With more columns; one of the same name is replaced in its place.
+
+        >>> Columns.parse("id bigint, load double").plus(Column("load", "string", False)).text
+        'id bigint, load string null'
+        """
+        items = {item.name: item for item in (*self.items, *added)}
+        return Columns(tuple(items.values()))
 
     @property
     def spark_ddl(self) -> str:

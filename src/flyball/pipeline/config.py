@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from flyball.pipeline import rules as rule_kinds
+from flyball.pipeline import tier1 as steps
 from flyball.pipeline.columns import Columns
+from flyball.pipeline.rules import AnyRule
+from flyball.pipeline.rules.threshold import Threshold as Rule
+from flyball.pipeline.strict import Strict
+from flyball.pipeline.tier1 import AnyStep
+from flyball.pipeline.tier1.filter import Filter
+
+__all__ = ["Filter", "PipelineConfig", "Rule"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Filter(_Strict):
-    """A tier-1 step: events for which the condition is not true are dropped and counted."""
-
-    keep: Annotated[str, Field(description="SQL condition over the columns, such as load > 0.5")]
-
-
-class Rule(_Strict):
-    """A tier-2 rule: an alert for each window whose aggregate is beyond a bound."""
-
-    name: str
-    where: Annotated[str, Field(description="SQL condition that chooses the events")] = "true"
-    aggregate: Literal["max", "min", "avg", "sum", "count"] = "max"
-    column: str
-    window_s: Annotated[float, Field(gt=0)] = 10.0
-    above: float | None = None
-    below: float | None = None
-
-    @model_validator(mode="after")
-    def _one_bound(self) -> Self:
-        if (self.above is None) == (self.below is None):
-            raise ValueError("a rule needs either above or below")
-        return self
-
-    @property
-    def beyond(self) -> str:
-        """The bound as a SQL condition on the aggregate."""
-        return f"value > {self.above!r}" if self.above is not None else f"value < {self.below!r}"
-
-    @property
-    def bound_in_words(self) -> str:
-        return f"above {self.above:g}" if self.above is not None else f"below {self.below:g}"
-
-
-class PipelineConfig(_Strict):
+class PipelineConfig(Strict):
     """Source log → tier 1 → results log → tier 2 → alert log."""
 
     columns: Annotated[str, Field(description="Columns of an event: name, type and, if it may be absent, null")]
@@ -58,8 +30,8 @@ class PipelineConfig(_Strict):
     watermark_s: Annotated[float, Field(ge=0, description="How late an event may come and still be counted")] = 5.0
     max_rows: Annotated[int, Field(ge=1, description="Most rows of one micro-batch")] = 20_000
     master: Annotated[str, Field(description="Where Spark runs")] = "local[2]"
-    tier1: tuple[Filter, ...] = ()
-    rules: tuple[Rule, ...] = ()
+    tier1: tuple[AnyStep, ...] = ()
+    rules: tuple[AnyRule, ...] = ()
 
     @field_validator("columns")
     @classmethod
@@ -68,19 +40,36 @@ class PipelineConfig(_Strict):
         return text
 
     @model_validator(mode="after")
-    def _known_columns(self) -> Self:
-        names = Columns.parse(self.columns).names
-        for key, name in [
-            ("event_time", self.event_time),
-            *((f"rules.{r.name}.column", r.column) for r in self.rules),
-        ]:
-            if name not in names:
-                raise ValueError(f"{key} names the column {name!r}, which is none of {', '.join(names)}")
+    def _fits_together(self) -> Self:
+        columns = self.source_columns
+        _time(self.event_time, columns, "event_time")
+        results = self.result_columns
+        _time(self.event_time, results, "after tier1, event_time")
+        rule_kinds.check(self.rules, results)
         rule_names = [rule.name for rule in self.rules]
         if len(set(rule_names)) != len(rule_names):
-            raise ValueError(f"two rules have the same name: {', '.join(rule_names)}")
+            raise ValueError(f"two rules have the same name: {', '.join(rule_names)}; rename one")
         return self
 
     @property
+    def source_columns(self) -> Columns:
+        return Columns.parse(self.columns)
+
+    @property
+    def result_columns(self) -> Columns:
+        """What an event has after tier 1: this is what rules see."""
+        return steps.columns_after(self.tier1, self.source_columns, {})
+
+    @property
     def longest_window_s(self) -> float:
-        return max((rule.window_s for rule in self.rules), default=0.0)
+        """How far event time has to run on after the last event until every rule has judged everything."""
+        return max((rule.reach_s for rule in self.rules), default=0.0)
+
+
+def _time(name: str, columns: Columns, key: str) -> None:
+    if name not in columns.names:
+        raise ValueError(f"{key} names the column {name!r}, which is none of {', '.join(columns.names)}")
+    if columns.types[name] != "double":
+        raise ValueError(
+            f"{key} names the column {name!r}, which is {columns.types[name]}; the time is a double, in seconds"
+        )

@@ -1,0 +1,161 @@
+"""What every rule is: its keys in the config, the query that finds alerts, and what an alert says."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from flyball.errors import InvalidValue
+from flyball.pipeline.columns import EVENT, MARK, Columns
+from flyball.pipeline.expressions import Scope, condition
+from flyball.pipeline.strict import Strict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+OF_AN_ALERT = ("rule", "event_time", "window_start", "window_end", "value", "held_off", "text")
+"""Fields of every alert; the columns it is grouped by stand beside them."""
+
+_MOST_WINDOWS = 1000
+
+
+class RuleBase(Strict):
+    """A tier-2 rule over the ordered results."""
+
+    name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$", description="unique in the pipeline")]
+    where: Annotated[str, Field(description="SQL condition that chooses the events")] = "true"
+    group_by: Annotated[
+        tuple[str, ...], Field(description="columns; each combination of values is judged alone")
+    ] = ()
+    dedup: Annotated[
+        bool, Field(description="one alert for a condition that lasts over adjoining windows, not one for each")
+    ] = False
+    hold_off_s: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="after an alert, the same group is quiet that long")
+    ] = 0.0
+    to: Annotated[str | None, Field(description="channel for the alerts; by default that of the pipeline")] = None
+
+    def check(self, columns: Columns) -> None:
+        """Raise `InvalidValue`, the key first, if the rule cannot work on these columns."""
+        self.chosen(columns)
+        for name in self.group_by:
+            known("group_by", name, columns)
+            if name in OF_AN_ALERT:
+                raise InvalidValue(
+                    f"group_by: an alert has a field {name!r} of its own; copy the column to another name by set"
+                )
+        if len(set(self.group_by)) != len(self.group_by):
+            raise InvalidValue(f"group_by names a column twice: {', '.join(self.group_by)}")
+
+    def chosen(self, columns: Columns) -> str:
+        """`where` as Spark SQL."""
+        return checked_condition("where", self.where, columns)
+
+    @property
+    @abstractmethod
+    def reach_s(self) -> float:
+        """How far event time has to run on after the last event until everything is judged."""
+
+    @abstractmethod
+    def found(self, events: DataFrame, columns: Columns) -> DataFrame:
+        """Rows with window_start, window_end, value, the columns of the group, and what the rule adds.
+
+        `events` are those that `where` chose, with their time in `_time`, behind the watermark.
+        """
+
+    @abstractmethod
+    def says(self, row: dict[str, Any]) -> str:
+        """The alert in words, without its time."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether some alerts may be held back."""
+        return self.dedup or self.hold_off_s > 0
+
+    def group_of(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {name: row[name] for name in self.group_by}
+
+
+class Windowed(RuleBase):
+    """A rule that looks at windows of time, one after the other or, with `every_s`, overlapping."""
+
+    window_s: Annotated[float, Field(ge=0.001, allow_inf_nan=False, description="length of a window")] = 10.0
+    every_s: Annotated[
+        float | None,
+        Field(ge=0.001, allow_inf_nan=False, description="a window starts that often; default: window_s"),
+    ] = None
+
+    @property
+    def reach_s(self) -> float:
+        return self.window_s
+
+    def check(self, columns: Columns) -> None:
+        super().check(columns)
+        if self.every_s is not None and self.every_s > self.window_s:
+            raise InvalidValue(
+                f"every_s = {self.every_s:g} would leave gaps; at most window_s = {self.window_s:g}"
+            )
+        if self.every_s is not None and self.window_s / self.every_s > _MOST_WINDOWS:
+            raise InvalidValue(
+                f"every_s = {self.every_s:g} puts each event into {self.window_s / self.every_s:.0f} windows; "
+                f"at most {_MOST_WINDOWS}: choose a larger every_s"
+            )
+
+    def window(self) -> Any:
+        from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+        every = None if self.every_s is None else milliseconds(self.every_s)
+        return F.window("_time", milliseconds(self.window_s), every)
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{round(seconds * 1000)} milliseconds"
+
+
+def checked_condition(key: str, text: str, columns: Columns) -> str:
+    try:
+        return condition(text, Scope(columns.types))
+    except InvalidValue as error:
+        raise InvalidValue(f"{key}: {error}") from None
+
+
+def known(key: str, name: str, columns: Columns) -> None:
+    if name not in columns.names:
+        raise InvalidValue(f"{key} names the column {name!r}, which is none of {', '.join(columns.names)}")
+
+
+def number(key: str, name: str, columns: Columns) -> None:
+    known(key, name, columns)
+    if columns.types[name] not in ("bigint", "double"):
+        raise InvalidValue(
+            f"{key} names the column {name!r}, which is {columns.types[name]}; the rule needs a number"
+        )
+
+
+def timed(rows: DataFrame, event_time: str, watermark_s: float, marks_ahead_s: float) -> DataFrame:
+    """The rows with their time in `_time`, behind a watermark.
+
+    Marks move the watermark like events do. `marks_ahead_s` is how far the mark at the end of the input runs ahead
+    of the last event; taking it off leaves event time where the events are.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+    time = F.col(event_time) - F.when(F.col("_kind") == MARK, F.lit(marks_ahead_s)).otherwise(F.lit(0.0))
+    with_time = rows.withColumn("_time", F.timestamp_seconds(time))
+    return with_time.withWatermark("_time", milliseconds(watermark_s))
+
+
+def only_events(rows: DataFrame, chosen: str) -> DataFrame:
+    """The events that a rule looks at.
+
+    Spark moves conditions in front of the watermark, which then would not see the marks. It leaves one alone that
+    looks at the time column, so the choice is wrapped into such a condition.
+    """
+    return rows.where(f"CASE WHEN _time IS NULL THEN false ELSE _kind = '{EVENT}' AND {chosen} END")
+
+
+def clock(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%H:%M:%S")

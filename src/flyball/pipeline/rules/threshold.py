@@ -1,0 +1,37 @@
+"""Threshold: an alert for each window (and group) whose aggregate is beyond a bound."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from flyball.pipeline.columns import Columns
+from flyball.pipeline.rules.base import Windowed, known, number
+from flyball.pipeline.rules.bounds import Bounded
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Threshold(Windowed, Bounded):
+    kind: Literal["threshold"] = "threshold"
+    aggregate: Literal["max", "min", "avg", "sum", "count"] = "max"
+    column: str
+
+    def check(self, columns: Columns) -> None:
+        super().check(columns)
+        (known if self.aggregate == "count" else number)("column", self.column, columns)
+
+    def found(self, events: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
+        from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+        value = F.expr(f"CAST({self.aggregate}(`{self.column}`) AS DOUBLE)").alias("value")
+        judged = events.groupBy(self.window(), *self.group_by).agg(value).where(self.beyond)
+        return judged.select(
+            F.col("window.start").cast("double").alias("window_start"),
+            F.col("window.end").cast("double").alias("window_end"),
+            "value",
+            *self.group_by,
+        )
+
+    def says(self, row: dict[str, Any]) -> str:
+        return f"{self.aggregate} of {self.column} is {row['value']:g}, {self.bound_in_words}"

@@ -1,0 +1,27 @@
+"""Keep some events; the others are counted as filtered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from flyball.pipeline.columns import Columns
+from flyball.pipeline.tier1.base import Thresholds, TierOneStep, checked_condition, is_event
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Filter(TierOneStep):
+    """Events for which the condition is not true are dropped and counted."""
+
+    step: Literal["filter"] = "filter"
+    keep: Annotated[str, Field(description="SQL condition over the columns, such as load > 0.5")]
+
+    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:
+        checked_condition("keep", self.keep, columns, thresholds)
+        return columns
+
+    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:
+        return rows.where(f"NOT {is_event()} OR {checked_condition('keep', self.keep, columns, thresholds)}")

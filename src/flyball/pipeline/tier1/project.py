@@ -1,0 +1,28 @@
+"""Project: keep some columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from flyball.pipeline.columns import Columns
+from flyball.pipeline.tier1.base import OWN, Thresholds, TierOneStep, known
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Project(TierOneStep):
+    """Only these columns go on."""
+
+    step: Literal["project"] = "project"
+    columns: Annotated[tuple[str, ...], Field(min_length=1, description="names of the columns that are kept")]
+
+    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:  # noqa: ARG002
+        for name in self.columns:
+            known("columns", name, columns)
+        return columns.only(self.columns)
+
+    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:
+        return rows.select(*self.output(columns, thresholds).names, *OWN)
