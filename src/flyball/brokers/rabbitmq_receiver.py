@@ -68,6 +68,21 @@ def wanted_prefetch(window: int, current: int) -> int:
     return current
 
 
+def snug_prefetch(window: int, current: int, peak: int) -> int:
+    """The prefetch where the round trip counts: at most one window is parked, and small changes are free.
+
+    `peak` is the widest window of the last second: a window that goes up and down does not end consumers.
+
+    >>> snug_prefetch(7, current=0, peak=7), snug_prefetch(9, current=11, peak=9)
+    (11, 11)
+    >>> snug_prefetch(12, current=11, peak=12), snug_prefetch(4, current=19, peak=4)
+    (19, 6)
+    """
+    if window <= current <= max(2 * peak, 2):
+        return current
+    return min(window + window * 3 // 5, _MOST)
+
+
 class RabbitReceiver(BaseReceiver):
     """See `port.Receiver`. `look` tells (messages ready, consumers) of the queue."""
 
@@ -103,6 +118,7 @@ class RabbitReceiver(BaseReceiver):
         self._taken_s = time.monotonic()
         self._failure: FlyballError | None = None
         self._trip: RoundTrip | None = None  # where the round trip counts
+        self._peak = window  # widest window of the last second
         self._change: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -221,8 +237,19 @@ class RabbitReceiver(BaseReceiver):
 
     def set_window(self, window: int) -> None:
         super().set_window(window)
-        if self._channel is not None and wanted_prefetch(window, self._prefetch) != self._prefetch:
+        self._peak = max(self._peak, window)
+        self._fit()
+
+    def _fit(self) -> None:
+        if self._channel is not None and self._wanted_prefetch() != self._prefetch:
             self._start_change(self._exchange_consumer)
+
+    def _wanted_prefetch(self) -> int:
+        if self._trip is None:
+            return wanted_prefetch(self._window, self._prefetch)
+        if self._window == 0:
+            return self._prefetch
+        return snug_prefetch(self._window, self._prefetch, self._peak)
 
     # --- deliveries -------------------------------------------------------------------------------------------
 
@@ -302,7 +329,7 @@ class RabbitReceiver(BaseReceiver):
     async def _exchange_consumer(self) -> None:
         """Bring the broker's consumer in line with the window."""
         while (channel := self._channel) is not None and not self._closed:
-            prefetch = wanted_prefetch(self._window, self._prefetch)
+            prefetch = self._wanted_prefetch()
             if prefetch == 0 or (self._consumer and prefetch == self._prefetch):
                 return
             self._held = []
@@ -341,6 +368,9 @@ class RabbitReceiver(BaseReceiver):
     async def _keep(self) -> None:
         while not self._closed:
             await asyncio.sleep(_IDLE_S)
+            if self._consumer:
+                self._fit()
+            self._peak = self._window
             if not self._parked or not self._consumer or time.monotonic() - self._taken_s < _IDLE_S:
                 continue
             if self._window > 0 and len(self._out) >= self._window and not await self._others_starve():

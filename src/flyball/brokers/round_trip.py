@@ -2,9 +2,9 @@
 
 A broker that holds back what exceeds its prefetch replaces each settled message by another, one for one and in
 order; so the oldest that was settled and not yet replaced is answered by the next delivery. An empty queue never
-answers: after twice the usual time and a little, the place counts as free. Its answer may still come, when a moment
-of stalling was all; so it is remembered for a second, or the late answers would be taken for those of messages that
-were settled since, and more than the window would be under way from then on.
+answers: after twice the usual time and a little, the place counts as free. Its answer may still come, when a
+moment of stalling was all; so it is remembered for a second, or the late answers would be taken for those of
+messages that were settled since, and more than the window would be under way from then on.
 
 >>> trip = RoundTrip()
 >>> trip.settled(2, now_s=1.0)

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from flyball.consumer.goals import HANDLING_P95_S, RATE_PER_S, RESIDENCE_S, USED
-from flyball.consumer.little import FULL, _disturbance
+from flyball.consumer.little import FULL, disturbance
 from flyball.control.controllers.common import OVERFLOW, applied_or, as_scalar, check_between
 from flyball.control.limits import clamp
 from flyball.control.step import Action, Sample, Value, hold
@@ -62,7 +62,7 @@ class Knee:
         return KneeState(as_scalar(command))
 
     def step(self, state: KneeState, sample: Sample) -> tuple[KneeState, Action]:
-        rate, residence = _disturbance(sample, RATE_PER_S), _disturbance(sample, RESIDENCE_S)
+        rate, residence = disturbance(sample, RATE_PER_S), disturbance(sample, RESIDENCE_S)
         in_force = applied_or(sample, state.command)
         if rate is None or residence is None or residence <= 0.0:
             return state, hold("no message was handled since the last sample: held")
@@ -75,12 +75,12 @@ class Knee:
         ):
             base = residence
         after = replace(state, base_s=base, window=in_force, residence_s=residence)
-        used = _disturbance(sample, USED)
+        used = disturbance(sample, USED)
         wanted = rate * base * (1.0 + self.headroom) + 1.0
         parts, saturated, reason = {"knee": rate * base, "spare": wanted - rate * base}, 0, ""
         if used is not None and used < FULL:
             wanted, reason = max(in_force, wanted), "the queue had no more than this"
-        handling = _disturbance(sample, HANDLING_P95_S)
+        handling = disturbance(sample, HANDLING_P95_S)
         if self.p95_s is not None and handling is not None and handling > _STEADY * self.p95_s:
             wanted = min(wanted, in_force * clamp(_STEADY * self.p95_s / handling, 0.5, 1.0))
             saturated = -1 if base > self.p95_s else 0

@@ -5,9 +5,9 @@ the window that a rate needs is known without having been tried:
 
     window(k) = goal(k) · R(k) · m(k)
 
-R(k)  residence time: a smoothed mean; a change by more than `jump` is believed by half at once and fully when the
-      next sample confirms it, so that a handler that has become twice as slow is met within two samples and a
-      moment of stalling is not.
+R(k)  residence time: a smoothed mean; where two samples in a row are off it by more than `jump` and agree with
+      each other, they are believed at once, so that a handler that has become twice as slow is met within two
+      or three samples and a moment of stalling, or noise, is not.
 m(k)  the trim, near 1: what Little's law misses (gaps between messages, rounding). Any controller of the catalogue
       whose knob is m and whose measurement is rate/goal; the plant it sees is y(k+1) = m(k), whatever the gain of
       the real one, for R(k) carries that gain. So one certificate holds for every plant: see `default_trim`.
@@ -42,6 +42,7 @@ from flyball.control.wrappers.common import check_inner
 FULL = 0.8  # share of the time in which the window is used up, from which it counts as full
 _UNSETTLED = 2  # samples after a change from which the trim learns nothing
 _MOST_ERROR = 0.25  # a relative error beyond it is no matter for the trim
+_MOST_JUMP = 2.0  # factor by which the residence time is believed to have changed within a sample
 _TRIM = (0.4, 2.5)
 
 
@@ -64,13 +65,13 @@ def default_trim() -> Pi:
 
 @dataclass(frozen=True, slots=True)
 class LittleState:
-    """`doubted`: the last residence time was far off the mean; `calm`: samples since something changed."""
+    """`doubted_s`: the last residence time, if it was far off the mean; `calm`: samples since a change."""
 
     command: float
     trim: Any
     factor: float = 1.0
     residence_s: float | None = None
-    doubted: bool = False
+    doubted_s: float | None = None
     setpoint: float | None = None
     calm: int = 0
     reach: Reach = field(default_factory=Reach)
@@ -111,7 +112,7 @@ class Little:
         return LittleState(as_scalar(command), self.inner.initial(1.0))
 
     def step(self, state: LittleState, sample: Sample) -> tuple[LittleState, Action]:
-        state, jumped = self._residence(state, _disturbance(sample, RESIDENCE_S))
+        state, jumped = self._residence(state, disturbance(sample, RESIDENCE_S))
         if scalar_error(sample) is None or sample.measurement is None:
             return state, hold(why_unusable(sample))
         if state.residence_s is None:
@@ -120,7 +121,7 @@ class Little:
         if goal <= 0.0:
             return state, hold(f"a goal of {goal:g} messages a second has no window: held")
         in_force = applied_or(sample, state.command)
-        used = _disturbance(sample, USED)
+        used = disturbance(sample, USED)
         full = used is None or used >= FULL
         changed = jumped or goal != state.setpoint
         calm = 0 if changed else state.calm + 1
@@ -138,8 +139,8 @@ class Little:
         if not math.isfinite(command):
             return state, hold(OVERFLOW)
         parts, reason, saturated = {"ff": by_law, "trim": by_law * (factor - 1.0)}, "", 0
-        if seen.held is not None and seen.held < command:
-            command, saturated, reason = seen.held, 1, reach.explain(seen, goal)
+        if seen.limit is not None and seen.limit < command:
+            command, saturated, reason = seen.limit, 1, reach.explain(seen, goal)
         elif not full:
             reason = (
                 f"the queue had no more: the window was full for {0.0 if used is None else used:.0%} of the time"
@@ -155,11 +156,14 @@ class Little:
         if known is None:
             return replace(state, residence_s=fresh_s), False
         far = abs(fresh_s - known) > self.jump * known
-        keep = (0.0 if state.doubted else 0.5) if far else self.keep
-        return replace(state, residence_s=ewma(known, fresh_s, keep), doubted=far), far
+        if far and state.doubted_s is not None and abs(fresh_s - state.doubted_s) <= self.jump * fresh_s:
+            return replace(state, residence_s=fresh_s, doubted_s=None), True
+        within = clamp(fresh_s, known / _MOST_JUMP, known * _MOST_JUMP)
+        return replace(state, residence_s=ewma(known, within, self.keep), doubted_s=fresh_s if far else None), far
 
 
-def _disturbance(sample: Sample, place: int) -> float | None:
+def disturbance(sample: Sample, place: int) -> float | None:
+    """The measured disturbance at `place`; None where it was not measured."""
     if place >= len(sample.disturbances) or not math.isfinite(sample.disturbances[place]):
         return None
     return sample.disturbances[place]

@@ -28,6 +28,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from flyball.consumer.fed import Fed
 from flyball.consumer.goals import (
     DEPTH,
     HANDLING_P95_S,
@@ -71,6 +72,7 @@ __all__ = [
     "Capacity",
     "DitherState",
     "DrainBy",
+    "Fed",
     "Goal",
     "Knee",
     "Latency",
@@ -108,7 +110,7 @@ def regulator(goal: Goal, wanted: Regulator = None) -> Controller[Any]:
     >>> type(regulator(Rate(400.0))).__name__, type(regulator(Capacity())).__name__
     ('Little', 'Knee')
     >>> regulator(Rate(400.0), {"name": "pi", "kp": -0.0016, "ki": 0.006})
-    Pi(kp=-0.0016, ki=0.006)
+    Fed(inner=Pi(kp=-0.0016, ki=0.006))
     >>> regulator(Capacity(), "pi")
     Traceback (most recent call last):
         ...
@@ -121,15 +123,15 @@ def regulator(goal: Goal, wanted: Regulator = None) -> Controller[Any]:
     if wanted is None:
         return Little()
     if isinstance(wanted, str):
-        return Little() if wanted == "little" else catalogue.make(wanted)
+        return Little() if wanted == "little" else Fed(catalogue.make(wanted))
     if isinstance(wanted, Mapping):
         config = {key: value for key, value in wanted.items() if key != "name"}
         name = wanted.get("name")
         if not isinstance(name, str):
             raise InvalidValue(f"a controller's config has a name, such as 'pi' or 'little', got {dict(wanted)!r}")
-        return _little(config) if name == "little" else catalogue.make(name, **config)
+        return _little(config) if name == "little" else Fed(catalogue.make(name, **config))
     if isinstance(wanted, Controller):
-        return wanted
+        return wanted if isinstance(wanted, Little | Knee | Fed) else Fed(wanted)
     raise InvalidValue(f"a controller is a name, a config with a name, or an object, got {wanted!r}")
 
 

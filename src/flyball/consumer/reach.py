@@ -4,8 +4,9 @@ A regulator that follows Little's law must not be left alone with a goal beyond 
 then queue inside the window, the residence time grows with it, and goal × residence asks for ever more. So while
 the rate is short of the goal although the window is full, the spell is watched: when the window has grown by half
 since its beginning and the rate by less than a quarter of that, widening is no cure. The window then goes back to
-what the rate seen needs (rate × the shortest residence of the spell, and a quarter more) and stays there; it is
-tried again after a while, later each time, or at once when the goal changes or the rate rises by itself.
+what the rate seen needs (rate × the shortest residence of the spell, and a quarter more) and stays there. After a
+while, later each time, half as much again is tried for three samples; the goal is believed in again when the rate
+answers to that, when it rises by itself, or when the goal changes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _ANSWER = 0.25  # part of the window's growth that the rate must show
 _LEAST_SAMPLES = 3
 _SPARE = 1.25
 _FIRST_WAIT, _LONGEST_WAIT = 30, 600
+_TRIAL, _WIDER = 3, 1.5  # samples of a new try, and how much wider its window is
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,12 @@ class Reach:
     held: float | None = None
     wait: int = 0
     next_wait: int = _FIRST_WAIT
+    trial: int = 0
+
+    @property
+    def limit(self) -> float | None:
+        """The widest window that makes sense at the moment; None: any."""
+        return None if self.held is None else self.held * (_WIDER if self.trial else 1.0)
 
     @property
     def reachable(self) -> float | None:
@@ -47,10 +55,14 @@ def watch(state: Reach, goal: float, rate: float, window: float, residence_s: fl
             return Reach(next_wait=state.next_wait)
         if rate >= SHORT * goal:
             return Reach()
+        if state.trial:
+            if state.trial > 1:
+                return replace(state, trial=state.trial - 1)
+            return replace(state, trial=0, wait=state.next_wait)
         best = max(0.9 * state.best, rate) if full else state.best  # follows handlers that have become slower
         if state.wait > 1:
             return replace(state, wait=state.wait - 1, best=best)
-        return Reach(next_wait=min(2 * state.next_wait, _LONGEST_WAIT))
+        return replace(state, best=best, trial=_TRIAL, next_wait=min(2 * state.next_wait, _LONGEST_WAIT))
     if rate >= SHORT * goal:
         return Reach(next_wait=max(_FIRST_WAIT, state.next_wait // 2))
     if not full or window <= 0.0:
