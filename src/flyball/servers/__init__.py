@@ -3,6 +3,8 @@
     rabbitmq   RabbitMQ nodes, as many as asked, each with its own ports and data
     kafka      a Kafka broker
     proxy      TCP proxy: delay, stall, cut, bandwidth limit
+    local      what all of them share: folder, kill, pause, restart
+    guardian   ends what a killed program would leave behind
     process    one server process: started, found again, signalled and ended by its pid
     state      servers that outlive the command that started them
 

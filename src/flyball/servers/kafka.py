@@ -9,26 +9,22 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-import shutil
-import signal
 import subprocess
-import tempfile
 import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote
 
 from flyball.errors import require
 from flyball.servers import ServerFailed
 from flyball.servers.kafka_jars import find_java, kafka_jars
+from flyball.servers.local import LocalServer
 from flyball.servers.process import LOOPBACK, ServerProcess, accepts, free_ports, tail
 
 _START_S = 90.0
-_STOP_S = 20.0
 _STARTS = 3
 
 
@@ -44,15 +40,9 @@ class KafkaPorts:
 
 
 @dataclass(slots=True)
-class KafkaServer:
-    """One Kafka broker. Use it as a context manager, or call `start` and `stop`.
+class KafkaServer(LocalServer):
+    """One Kafka broker, with logins and TLS as asked."""
 
-    `folder` None: a temporary one, removed by `stop`. `kill` ends it like a crash, `pause` freezes it; `start`
-    after `kill` or, in a folder of its own, after `stop` brings it back with the same ports and data.
-    """
-
-    name: str = field(default_factory=lambda: f"flyball-kafka-{secrets.token_hex(4)}")
-    folder: Path | None = None
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Name → password: if there are any, clients have to log in (SASL, mechanism PLAIN)."""
     certificate: Path | None = None
@@ -61,8 +51,6 @@ class KafkaServer:
     """Further broker properties; they win over those chosen here."""
     heap_mb: int = 512
     ports: KafkaPorts = field(default_factory=KafkaPorts.free)
-    _temporary: bool = field(default=False, init=False)
-    _server: ServerProcess | None = field(default=None, init=False, repr=False)
 
     @property
     def url(self) -> str:
@@ -76,14 +64,6 @@ class KafkaServer:
     def urls(self) -> dict[str, str]:
         return {"kafka": self.url}
 
-    @property
-    def pids(self) -> list[int]:
-        return [self._server.pid] if self._server is not None and self._server.alive else []
-
-    @property
-    def running(self) -> bool:
-        return self._server is not None and self._server.alive
-
     def start(self) -> None:
         """Start, on the data of the last time if there is any, and wait until topics can be created."""
         if self.running:
@@ -96,7 +76,7 @@ class KafkaServer:
                 log = folder / "server.log"
                 said_before = log.stat().st_size if log.exists() else 0
                 command = [*java, "kafka.Kafka", str(folder / "server.properties")]
-                self._server = ServerProcess.spawn(command, environment=os.environ, folder=folder, log=log)
+                self._server = self._spawn(command, os.environ, log)
                 if self._becomes_ready(self._server):
                     return
                 # Another program may take a port between our choosing it and Kafka's binding it: choose again.
@@ -109,43 +89,8 @@ class KafkaServer:
             self.stop()
             raise
 
-    def stop(self) -> None:
-        """End the broker in good order, and remove the folder if it was ours."""
-        if self._server is not None:
-            self._server.end(_STOP_S)
-        self._server = None
-        if self._temporary and self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder, self._temporary = None, False
-
-    def restart(self) -> None:
-        """Stop cleanly if it runs, and start again with the same ports and data."""
-        if self._server is not None:
-            self._server.end(_STOP_S)
-        self.start()
-
-    def kill(self) -> None:
-        """End the broker at once, like kill -9; its data stay for `start`."""
-        if self._server is not None:
-            self._server.kill()
-
-    def pause(self) -> None:
-        """Freeze the broker: connections stay open and nothing is answered."""
-        if self._server is not None:
-            self._server.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        if self._server is not None:
-            self._server.signal(signal.SIGCONT)
-
     def record(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "folder": str(self.folder),
-            "ports": asdict(self.ports),
-            "tls": self.certificate is not None,
-            "server": self._server.record() if self._server else None,
-        }
+        return LocalServer.record(self) | {"ports": asdict(self.ports), "tls": self.certificate is not None}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> KafkaServer:
@@ -154,20 +99,8 @@ class KafkaServer:
         server._server = ServerProcess.find(record["server"])
         return server
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _prepared_folder(self, java: list[str]) -> Path:
-        if self.folder is None:
-            self.folder, self._temporary = Path(tempfile.mkdtemp(prefix=f"{self.name}-")), True
-        folder = self.folder = self.folder.resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = self._own_folder()
         properties = folder / "server.properties"
         properties.touch(mode=0o600)  # it may hold passwords
         chosen = self._properties(folder / "data") | dict(self.settings)

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
 
-from flyball.paths import cache_folder
 from flyball.java import JavaMissing, java_home
+from flyball.paths import cache_folder
 from flyball.servers import ServerMissing
 
 KAFKA_VERSION = "4.3.1"

@@ -10,24 +10,21 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from flyball.servers import ServerFailed, ServerMissing
+from flyball.servers.local import LocalServer
 from flyball.servers.process import LOOPBACK, ServerProcess, accepts, free_ports, tail
 
 PLUGINS = ("rabbitmq_management", "rabbitmq_stream", "rabbitmq_shovel", "rabbitmq_shovel_management")
 _SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # Debian and Ubuntu; elsewhere the scripts are on the PATH
 _WATERMARK = 0.4  # RabbitMQ's default share of the memory
 _START_S = 120.0
-_STOP_S = 30.0
 # One scheduler, and no busy waiting: idle nodes must not take the processor from what is measured beside them.
 _ERLANG_FLAGS = "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
 
@@ -57,22 +54,14 @@ class Ports:
 
 
 @dataclass(slots=True)
-class RabbitMqNode:
-    """One node. Use it as a context manager, or call `start` and `stop`.
+class RabbitMqNode(LocalServer):
+    """One node; with plugins and TLS as asked."""
 
-    `folder` None: a temporary one, removed by `stop`. `kill` ends it like a power cut, `pause` freezes it;
-    `start` after `kill` or `stop` brings it back with the same ports and, in a folder of its own, its data.
-    """
-
-    name: str = field(default_factory=lambda: f"flyball-{secrets.token_hex(4)}")
-    folder: Path | None = None
     plugins: Sequence[str] = PLUGINS
     tls: TlsFiles | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     """Further lines of rabbitmq.conf."""
     ports: Ports = field(default_factory=Ports.free)
-    _temporary: bool = field(default=False, init=False)
-    _server: ServerProcess | None = field(default=None, init=False, repr=False)
     _epmd: ServerProcess | None = field(default=None, init=False, repr=False)
 
     @property
@@ -112,12 +101,8 @@ class RabbitMqNode:
         return offered
 
     @property
-    def pids(self) -> list[int]:
-        return [process.pid for process in (self._server, self._epmd) if process is not None and process.alive]
-
-    @property
-    def running(self) -> bool:
-        return self._server is not None and self._server.alive
+    def _processes(self) -> list[ServerProcess | None]:
+        return [self._server, self._epmd]
 
     def start(self) -> None:
         """Start the node and wait until it takes connections."""
@@ -130,48 +115,33 @@ class RabbitMqNode:
             # Our own epmd, as a child that we can end: one that Erlang starts by itself would stay for ever.
             if self._epmd is None or not self._epmd.alive:
                 command = ["epmd", "-port", str(self.ports.epmd), "-address", LOOPBACK]
-                self._epmd = self._spawn(command, environment, "epmd.log")
+                self._epmd = self._spawn(command, environment, folder / "epmd.log")
                 self._await_port(self._epmd, self.ports.epmd, "epmd.log")
-            self._server = self._spawn([str(server)], environment, "server.log")
+            self._server = self._spawn([str(server)], environment, folder / "server.log")
             self._await_port(self._server, self.ports.amqp, "server.log")
             self._await_startup()
         except BaseException:
             self.stop()
             raise
 
-    def stop(self) -> None:
-        """Stop the node and its port mapper, and remove the folder if it was ours."""
-        for process in (self._server, self._epmd):
-            if process is not None:
-                process.end(_STOP_S)
-        self._server = self._epmd = None
-        if self._temporary and self.folder is not None:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            self.folder, self._temporary = None, False
-
-    def kill(self) -> None:
-        """End the node at once, like kill -9 or a crash of the machine; its data stay for `start`."""
-        if self._server is not None:
-            self._server.kill()
-
-    def pause(self) -> None:
-        """Freeze the node: connections stay open and nothing is answered."""
-        if self._server is not None:
-            self._server.signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        if self._server is not None:
-            self._server.signal(signal.SIGCONT)
-
-    def restart(self) -> None:
-        """Stop cleanly and start again with the same ports and data."""
-        if self._server is not None:
-            self._server.end(_STOP_S)
-        self.start()
-
     def set_memory_alarm(self, on: bool) -> None:
         """Raise a real memory alarm (the node blocks every connection that publishes), or clear it."""
         self.control("set_vm_memory_high_watermark", "0" if on else str(_WATERMARK))
+
+    def await_registered(self, name: str) -> None:
+        """Wait until the node has written down that a quorum queue, or its first stream, exists.
+
+        RabbitMQ keeps the names of Raft members in a file that is written about a second after the last
+        change. If it is killed before, it has forgotten the queue when it comes back: one of these names a
+        second after it was declared (for streams one for all, of the coordinator, after the first ever).
+        """
+        assert self.folder is not None
+        known_name = name.encode()
+        deadline = time.monotonic() + _START_S
+        while not any(known_name in file.read_bytes() for file in self.folder.glob("data/*/*/*/names.dets")):
+            if not self.running or time.monotonic() > deadline:
+                raise ServerFailed(f"RabbitMQ node {self.name} never wrote down that {name!r} exists")
+            time.sleep(0.01)
 
     def control(self, *arguments: str) -> str:
         """What `rabbitmqctl` answers."""
@@ -184,12 +154,9 @@ class RabbitMqNode:
         return answer.stdout
 
     def record(self) -> dict[str, object]:
-        return {
-            "name": self.name,
-            "folder": str(self.folder),
+        return LocalServer.record(self) | {
             "plugins": list(self.plugins),
             "ports": asdict(self.ports),
-            "server": self._server.record() if self._server else None,
             "epmd": self._epmd.record() if self._epmd else None,
         }
 
@@ -206,20 +173,8 @@ class RabbitMqNode:
         node._epmd = ServerProcess.find(record["epmd"])
         return node
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _prepared_folder(self) -> Path:
-        if self.folder is None:
-            self.folder, self._temporary = Path(tempfile.mkdtemp(prefix=f"{self.name}-")), True
-        folder = self.folder = self.folder.resolve()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = self._own_folder()
         cookie = folder / ".erlang.cookie"
         if not cookie.exists():
             cookie.touch(mode=0o600)
@@ -287,10 +242,6 @@ class RabbitMqNode:
             ),
             "RABBITMQ_CTL_ERL_ARGS": "-start_epmd false",
         }
-
-    def _spawn(self, command: Sequence[str], environment: Mapping[str, str], log: str) -> ServerProcess:
-        assert self.folder is not None
-        return ServerProcess.spawn(command, environment=environment, folder=self.folder, log=self.folder / log)
 
     def _await_port(self, process: ServerProcess, port: int, log: str) -> None:
         deadline = time.monotonic() + _START_S

@@ -68,10 +68,10 @@ def _new(kind: str, name: str, folder: Path) -> Server:
     if kind == "rabbitmq":
         from flyball.servers.rabbitmq import RabbitMqNode
 
-        return RabbitMqNode(name=name, folder=folder)
+        return RabbitMqNode(name=name, folder=folder, outlives_starter=True)
     from flyball.servers.kafka import KafkaServer
 
-    return KafkaServer(name=name, folder=folder)
+    return KafkaServer(name=name, folder=folder, outlives_starter=True)
 
 
 def _found(record: dict[str, Any]) -> Server:

@@ -1,0 +1,115 @@
+"""What all local servers share: a name, a folder, being started, stopped, killed, frozen and found again."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import signal
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from flyball.servers import guardian
+from flyball.servers.process import ServerProcess
+
+_STOP_S = 30.0
+
+
+@dataclass(slots=True)
+class LocalServer(ABC):
+    """One server. Use it as a context manager, or call `start` and `stop`.
+
+    `folder` None: a temporary one, removed by `stop`. `kill` ends it like a crash, `pause` freezes it; `start`
+    after `kill` or, in a folder of its own, after `stop` brings it back with the same ports and data.
+    """
+
+    name: str = field(default_factory=lambda: f"flyball-{secrets.token_hex(4)}")
+    folder: Path | None = None
+    outlives_starter: bool = field(default=False, kw_only=True)
+    """Stay when the program that started it ends; else even a killed program leaves no server behind."""
+    _temporary: bool = field(default=False, init=False)
+    _server: ServerProcess | None = field(default=None, init=False, repr=False)
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start, on the data of the last time if there are any, and wait until it can be used."""
+
+    @property
+    def _processes(self) -> list[ServerProcess | None]:
+        """All processes of this server, the server itself first."""
+        return [self._server]
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes if process is not None and process.alive]
+
+    @property
+    def running(self) -> bool:
+        return self._server is not None and self._server.alive
+
+    def stop(self) -> None:
+        """End it in good order, and remove the folder if it was ours."""
+        for process in self._processes:
+            if process is not None:
+                process.end(_STOP_S)
+        self._server = None
+        if self._temporary and self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder, self._temporary = None, False
+
+    def restart(self) -> None:
+        """Stop cleanly if it runs, and start again with the same ports and data."""
+        if self._server is not None:
+            self._server.end(_STOP_S)
+        self.start()
+
+    def kill(self) -> None:
+        """End the server at once, like kill -9; its data stay for `start`."""
+        if self._server is not None:
+            self._server.kill()
+
+    def pause(self) -> None:
+        """Freeze the server: connections stay open and nothing is answered."""
+        if self._server is not None:
+            self._server.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self._server is not None:
+            self._server.signal(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _own_folder(self) -> Path:
+        """The folder, made if it is not there yet."""
+        if self.folder is None:
+            self.folder, self._temporary = Path(tempfile.mkdtemp(prefix=f"{self.name}-")), True
+            if not self.outlives_starter:
+                guardian.watch_folder(self.folder)
+        self.folder = self.folder.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return self.folder
+
+    def _spawn(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> ServerProcess:
+        process = ServerProcess.spawn(command, environment=environment, folder=log.parent, log=log)
+        if not self.outlives_starter:
+            guardian.watch_process(process)
+        return process
+
+    def record(self) -> dict[str, object]:
+        """What must be remembered to find this server again from another process (JSON)."""
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "server": self._server.record() if self._server else None,
+        }
