@@ -17,9 +17,10 @@ _SHORTEST_TRIP_S = 1e-6
 _TRIPS_OF_RATE = 20.0
 """Round trips over which the greatest delivery rate counts."""
 _LEAST_RATE_SPAN_S = 1.0
-_TRIPS_BETWEEN_DRAINS = 40.0
-_ABOUT = 0.1
-"""Part of the allowed queueing time by which a round trip may exceed the shortest and still confirm it."""
+_TRIPS_A_ROUND = 2.5
+_LONGEST_QUEUE = 1e6
+_SHORTEST_DRAIN_S = 0.03
+"""Long enough for publishers with unlike rounds to drain at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,19 +30,22 @@ class AutoState:
     window: float
     trips: Timed = ()
     rates: Timed = ()
-    fresh_s: float = 0.0
-    """When a round trip was last about as short as the shortest."""
+    measured_s: float | None = None
+    """When the last drain began, or the first sample came."""
     began_s: float | None = None
     """None: the round begins with the next sample."""
-    round_trip_s: float | None = None
-    """Shortest round trip of this round; None: nothing that was sent in it has come back yet."""
+    samples: int = 0
+    trip_sum_s: float = 0.0
+    """Round trips of what was sent in this round and has come back, and their sum."""
     limited: bool = False
     """In this round the window held messages back."""
+    peak: float = 0.0
+    """Most messages on the way in this round."""
     doubling: bool = True
     """Still looking for the knee by doubling."""
     step: float = 1.0
-    drained_s: float | None = None
-    """When draining began; None: not draining."""
+    drain_until_s: float | None = None
+    """Draining, until something comes back that was sent after this; None: not draining."""
     troubled_s: float | None = None
 
 
@@ -54,28 +58,31 @@ class Auto:
     the greatest of the last 20 round trips (while the window was the brake: a rate that the application chose
     says nothing about the broker), the round trip as the least of the last `forget_s`.
 
-    Law, once a round trip, where q = round trip − minimal round trip is the time that a message queues and
-    d = max(queue_s, queue_share · minimal round trip) the time that it may, so that a broker that confirms in
-    groups is never idle:
+    Law, every 2.5 minimal round trips. q is the mean time that messages queued, what a round trip was longer
+    than the minimal one; d = max(queue_s, queue_share · minimal round trip) is the time that a window of
+    `share` messages may queue, so that a broker that confirms in groups is never idle. Wanted is the window
+    W with W·(q/d)² = share:
 
-    * q > d, and the window was the brake: to the knee, at least by `cut` and at most by half;
-    * q ≤ d, and the window was the brake: at first double, after the first cut add a step, which doubles
-      with every round that stays below d/2 and starts again from 1 with every cut;
-    * the application was the brake: leave the window as it is;
-    * trouble (blocked, refused, silent): halve at once; when confirms come again, look for the knee anew.
+    * W·(q/d)² > share: W falls by gain·(W·(q/d)² − share), at most by the part `cut`; a window that the
+      application does not use falls from what was used;
+    * else, if the window was the brake: W doubles until it has fallen once; then it rises by
+      gain·(share − W·(q/d)²) times a step that doubles while there is hardly any queue;
+    * else the application is the brake, and W stays;
+    * trouble (blocked, refused, silent): W halves at once, and looks for the knee anew when confirms come.
 
-    Publishers that share a broker see the same queue, cut together and add the same steps, which evens out
-    their windows as AIMD does. For that all must know the true minimal round trip, and one that joins a busy
-    broker has never seen it: so whoever has seen no shorter round trip for `probe_s` lets its own messages
-    drain for a moment. As a drain shortens the round trips of all, all soon drain at the same time.
+    Publishers that share a broker see the same q, and at the same q all want the same window: that makes them
+    fair, and the square keeps q near d for brokers fast and slow. For that all must know the true minimal
+    round trip, and one that joins a busy broker has never seen it: so at every multiple of `probe_s` those
+    whom the window holds back let their messages drain for a moment. The times given to this law therefore
+    count from 1970 (clocks that disagree make a drain less telling, nothing else).
 
-    Batches are at most a quarter of the window, so that several are on the way and the next one is never far.
+    Batches are at most an eighth of the window, so that several are on the way and the next is never far.
 
     >>> auto = Auto(start_window=8)
     >>> state = auto.initial((1.0, 1.0, 0.0, 1.0))
     >>> seen = Measured(pending=50.0, transfer_s=0.01, confirmed=2.0, in_flight=8.0, delivered=8.0, limited=1.0)
     >>> for k in range(3):
-    ...     state, action = auto.step(state, Sample(0.02 * k, 0.02, 0.0, tuple(seen)))
+    ...     state, action = auto.step(state, Sample(0.025 * k, 0.025, 0.0, tuple(seen)))
     ...     print(action.command.window, round(action.parts["knee"], 3), action.reason)
     8.0 8.0 measuring
     16.0 8.0 the broker keeps up: doubled
@@ -89,16 +96,22 @@ class Auto:
     queue_share: float = field(
         default=0.25, metadata={"help": "the same as a part of the minimal round trip; the larger one counts"}
     )
-    cut: float = field(default=0.8, metadata={"help": "factor of the window when the queue is too long"})
+    share: float = field(default=16.0, metadata={"help": "window at which messages queue for just that time"})
+    gain: float = field(default=0.5, metadata={"help": "part of the wanted change that is made in one round trip"})
+    cut: float = field(default=0.2, metadata={"help": "greatest part of the window given up in one round trip"})
     start_window: int = field(default=64, metadata={"help": "window before anything is known"})
     max_window: int = field(default=20_000, metadata={"help": "largest window"})
-    forget_s: float = field(default=10.0, metadata={"help": "how long a minimal round trip counts"})
-    probe_s: float = field(default=4.0, metadata={"help": "drain after so long without a shorter round trip"})
+    forget_s: float = field(
+        default=10.0, metadata={"help": "how long a minimal round trip counts that was not measured anew"}
+    )
+    probe_s: float = field(default=5.0, metadata={"help": "measure the minimal round trip anew so often"})
 
     def __post_init__(self) -> None:
         check_between(self, "queue_s", 0.0, math.inf, low_open=True, high_open=True)
         check_between(self, "queue_share", 0.0, 10.0)
-        check_between(self, "cut", 0.5, 1.0, high_open=True)
+        check_between(self, "share", 0.0, math.inf, low_open=True, high_open=True)
+        check_between(self, "gain", 0.0, 1.0, low_open=True)
+        check_between(self, "cut", 0.0, 1.0, low_open=True, high_open=True)
         check_whole(self, "start_window", 1)
         check_whole(self, "max_window", 1)
         check_between(self, "probe_s", 0.0, math.inf, low_open=True, high_open=True)
@@ -130,7 +143,7 @@ class Auto:
         if state.troubled_s is not None and abs(now_s - state.troubled_s) < trip_s:
             return state, "the broker is in trouble: already halved"
         window = max(1.0, state.window / 2.0)
-        state = replace(state, window=window, troubled_s=now_s, doubling=True, step=1.0, drained_s=None)
+        state = replace(state, window=window, troubled_s=now_s, doubling=True, step=1.0, drain_until_s=None)
         return _new_round(state, now_s), "the broker is in trouble: halved"
 
     def _confirmed(self, state: AutoState, seen: Measured, now_s: float) -> tuple[AutoState, str]:
@@ -141,70 +154,77 @@ class Auto:
         rates = state.rates
         if seen.limited > 0.0 or not rates or rate > rates[0][1]:
             rates = windowed_max(rates, now_s, rate, max(_LEAST_RATE_SPAN_S, _TRIPS_OF_RATE * shortest_s))
-        fresh = trip_s <= shortest_s + _ABOUT * self._allowed_s(shortest_s)
-        state = replace(state, trips=trips, rates=rates, fresh_s=now_s if fresh else state.fresh_s)
-        began_s = state.began_s
-        if began_s is None or now_s < began_s:
-            return replace(_new_round(state, now_s), limited=seen.limited > 0.0), "measuring"
-        state = replace(state, limited=state.limited or seen.limited > 0.0)
-        # Only what was sent under the present window tells what that window does.
-        if now_s - trip_s < began_s - 1e-9:
-            return state, "measuring"
-        round_trip_s = min(trip_s, state.round_trip_s or trip_s)
-        state = replace(state, round_trip_s=round_trip_s)
-        if state.drained_s is not None:
+        state = replace(state, trips=trips, rates=rates)
+        began_s, measured_s = state.began_s, state.measured_s
+        if began_s is None or measured_s is None or now_s < began_s:
+            state = replace(_new_round(state, now_s), measured_s=now_s)
+            return replace(state, limited=seen.limited > 0.0), "measuring"
+        state = replace(state, limited=state.limited or seen.limited > 0.0, peak=max(state.peak, seen.in_flight))
+        if state.drain_until_s is not None:
             return self._draining(state, now_s, trip_s)
-        if now_s - began_s < 1.5 * round_trip_s:
+        if state.limited and self._slot(now_s) != self._slot(measured_s):
+            # Everything that is on the way now has come back one present round trip from now.
+            until_s = now_s + max(trip_s, _SHORTEST_DRAIN_S)
+            state = replace(state, measured_s=now_s, drain_until_s=until_s)
+            return _new_round(state, now_s), "measuring the round trip anew: draining"
+        # Only what was sent under the present window tells what that window does, and not what left at once when
+        # it was raised: such a burst queues behind itself, once.
+        if now_s - trip_s < began_s + shortest_s - 1e-9:
             return state, "measuring"
-        return self._end_of_round(state, now_s, round_trip_s)
+        # A batch keeps the broker busy by itself: only what exceeds that is a queue.
+        alone_s = max(0.0, seen.confirmed - 1.0) / rates[0][1] if rates[0][1] > 0.0 else 0.0
+        trip_sum_s = state.trip_sum_s + max(shortest_s, trip_s - alone_s)
+        state = replace(state, samples=state.samples + 1, trip_sum_s=trip_sum_s)
+        if now_s - began_s < _TRIPS_A_ROUND * shortest_s:
+            return state, "measuring"
+        return self._end_of_round(state, now_s, trip_sum_s / state.samples)
 
     def _end_of_round(self, state: AutoState, now_s: float, round_trip_s: float) -> tuple[AutoState, str]:
         shortest_s = state.trips[0][1]
-        queued_s = round_trip_s - shortest_s
-        allowed_s = self._allowed_s(shortest_s)
+        allowed_s = max(self.queue_s, self.queue_share * shortest_s)
+        window = state.window if state.limited else min(state.window, max(state.peak, self.share))
+        push = window * min((round_trip_s - shortest_s) / allowed_s, _LONGEST_QUEUE) ** 2
+        if push > self.share:
+            change = max(self.gain * (self.share - push), -self.cut * window)
+            state = replace(state, window=max(1.0, window + change), doubling=False, step=1.0)
+            return _new_round(state, now_s), "messages queue at the broker: lowered"
         if not state.limited:
             return _new_round(state, now_s), "the application is the brake: kept"
-        if now_s - state.fresh_s > max(self.probe_s, _TRIPS_BETWEEN_DRAINS * shortest_s):
-            return _new_round(replace(state, drained_s=now_s), now_s), "no short round trip of late: draining"
-        if queued_s > allowed_s:
-            window = clamp(self._knee(state), 0.5 * state.window, self.cut * state.window)
-            state = replace(state, window=max(1.0, window), doubling=False, step=1.0)
-            return _new_round(state, now_s), "messages queue at the broker: cut"
         if state.doubling:
-            window, step, reason = 2.0 * state.window, 1.0, "the broker keeps up: doubled"
+            grown, step, reason = 2.0 * state.window, 1.0, "the broker keeps up: doubled"
         else:
-            step = 2.0 * state.step if queued_s < 0.5 * allowed_s else 1.0
-            window, reason = state.window + step, "the broker keeps up: raised"
-        window = min(window, float(self.max_window))
-        return _new_round(replace(state, window=window, step=min(step, window)), now_s), reason
+            step = min(2.0 * state.step, state.window) if push < 0.25 * self.share else 1.0
+            grown, reason = state.window + self.gain * (self.share - push) * step, "the broker keeps up: raised"
+        window = min(grown, (2.0 if state.doubling else 1.25) * state.window + 1.0, float(self.max_window))
+        return _new_round(replace(state, window=window, step=step), now_s), reason
+
+    def _slot(self, now_s: float) -> float:
+        return math.floor(now_s / self.probe_s)
 
     def _draining(self, state: AutoState, now_s: float, trip_s: float) -> tuple[AutoState, str]:
-        """Over when something has come back that was sent one round trip after draining began."""
-        assert state.drained_s is not None
-        if now_s - trip_s < state.drained_s + min(trip_s, state.trips[0][1]):
+        assert state.drain_until_s is not None
+        if now_s - trip_s < state.drain_until_s:
             return state, "draining"
-        # Whatever was shortest until now has been measured anew: the least of this drain stands for it.
-        lately = tuple(entry for entry in state.trips if now_s - entry[0] <= self.probe_s)
-        trips = windowed_min(lately, now_s, state.round_trip_s or trip_s, self.forget_s)
-        return _new_round(replace(state, trips=trips, drained_s=None, fresh_s=now_s), now_s), "drained: going on"
-
-    def _allowed_s(self, shortest_s: float) -> float:
-        return max(self.queue_s, self.queue_share * shortest_s)
+        # The path may have become longer: what was measured before this drain counts no more.
+        assert state.measured_s is not None
+        recent_s = now_s - state.measured_s
+        trips = windowed_min(state.trips, now_s, trip_s, recent_s) if recent_s > 0.0 else state.trips
+        return _new_round(replace(state, trips=trips, drain_until_s=None), now_s), "drained: going on"
 
     def _knee(self, state: AutoState) -> float:
         return state.rates[0][1] * state.trips[0][1] if state.rates and state.trips else 0.0
 
     def _action(self, state: AutoState, reason: str) -> Action:
-        window = state.window if state.drained_s is None else max(1.0, state.window / 4.0)
+        window = state.window if state.drain_until_s is None else max(1.0, state.window / 8.0)
         window = math.floor(clamp(window, 1.0, float(self.max_window)))
         parts = {
             "knee": self._knee(state),
             "rate": state.rates[0][1] if state.rates else 0.0,
             "round_trip_s": state.trips[0][1] if state.trips else 0.0,
         }
-        command = Batching(1.0, float(max(1, math.ceil(window / 4))), 0.0, float(window))
+        command = Batching(1.0, float(max(1, math.ceil(window / 8))), 0.0, float(window))
         return Action(command, parts, saturated=int(window >= self.max_window), reason=reason)
 
 
 def _new_round(state: AutoState, now_s: float) -> AutoState:
-    return replace(state, began_s=now_s, round_trip_s=None, limited=False)
+    return replace(state, began_s=now_s, samples=0, trip_sum_s=0.0, limited=False, peak=0.0)
