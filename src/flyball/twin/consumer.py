@@ -40,7 +40,9 @@ class ConsumerPlant:
     `spread` is the standard deviation of a handling time as a part of its mean (gamma distributed), `jitter` that
     of a round trip (a normal law cut off at half the mean). `wander` makes handling and round trip together
     slower and faster from second to second, as a shared machine does: a log-normal factor of this standard
-    deviation, one value a second. `publishers` None: the queue is never empty.
+    deviation, one value a second. `stalls_per_s` times a second the whole process stands still, for an
+    exponentially distributed time of mean `stall_s`: garbage collection, or a machine busy with others.
+    `publishers` None: the queue is never empty.
     """
 
     round_trip_s: Changing = 0.0134
@@ -50,12 +52,23 @@ class ConsumerPlant:
     spread: float = 0.2
     jitter: float = 0.05
     wander: float = 0.0
+    stalls_per_s: float = 0.0
+    stall_s: float = 0.3
     publishers: Workload | None = None
 
     def __post_init__(self) -> None:
         if self.handlers < 1:
             raise InvalidValue(f"a consumer has at least one handler, got {self.handlers}")
-        for name in ("round_trip_s", "handling_s", "client_s", "spread", "jitter", "wander"):
+        for name in (
+            "round_trip_s",
+            "handling_s",
+            "client_s",
+            "spread",
+            "jitter",
+            "wander",
+            "stalls_per_s",
+            "stall_s",
+        ):
             value = getattr(self, name)
             if not callable(value) and not (math.isfinite(value) and value >= 0):
                 raise InvalidValue(f"ConsumerPlant.{name} is a number from 0, got {value}")
@@ -92,6 +105,7 @@ class RunningConsumer:
             deque()
         )  # when handlers begin; in order, for they are first come, first served
         self._residences: list[float] = []
+        self._tick_means_s: list[float] = []
         self._handlings: list[float] = []
         self._latencies: list[float] = []
         self.most_occupied = 0
@@ -101,13 +115,16 @@ class RunningConsumer:
         return self._window
 
     def set_window(self, window: int) -> None:
+        """Called at every tick of the dither; a tick's messages count together, as in the live sensor."""
         self._account()
+        self._end_tick()
         self._window = window
         self._hand_out()
 
     def look(self) -> Seen:
-        """What happened since the last look."""
+        """What happened since the last look; the residence time is the median of the ticks' means."""
         self._account()
+        self._end_tick()
         now = float(self._environment.now)
         dt = now - self._since_s
         handed = 0
@@ -118,15 +135,20 @@ class RunningConsumer:
             time_s=now,
             dt_s=dt,
             rate_per_s=handed / dt if dt > 0 else None,
-            residence_s=float(np.mean(self._residences)) if self._residences else None,
+            residence_s=float(np.median(self._tick_means_s)) if self._tick_means_s else None,
             used=self._full_s / dt if dt > 0 else 0.0,
             depth=self._queue.depth(now),
             latency_p95_s=float(np.quantile(self._latencies, 0.95)) if self._latencies else None,
             handling_p95_s=float(np.quantile(self._handlings, 0.95)) if self._handlings else None,
         )
         self._since_s, self._full_s = now, 0.0
-        self._residences, self._handlings, self._latencies = [], [], []
+        self._tick_means_s, self._handlings, self._latencies = [], [], []
         return seen
+
+    def _end_tick(self) -> None:
+        if self._residences:
+            self._tick_means_s.append(sum(self._residences) / len(self._residences))
+            self._residences = []
 
     def _account(self) -> None:
         now = float(self._environment.now)
@@ -144,9 +166,9 @@ class RunningConsumer:
             self._occupied += 1
             self.most_occupied = max(self.most_occupied, self._occupied)
             self._client_free_s = max(self._client_free_s, now) + self.plant.client_s
-            begins = max(self._client_free_s, heapq.heappop(self._handler_free_s))
+            begins = self._random.awake_s(max(self._client_free_s, heapq.heappop(self._handler_free_s)))
             self._begins_s.append(begins)
-            ends = begins + self._random.handling_s(begins)
+            ends = self._random.awake_s(begins + self._random.handling_s(begins))
             heapq.heappush(self._handler_free_s, ends)
             free = ends + self._random.round_trip_s(ends)
             self._environment.timeout(free - now).callbacks.append(
@@ -204,7 +226,7 @@ class _Draws:
 
     def __init__(self, plant: ConsumerPlant, rng: np.random.Generator) -> None:
         self._plant = plant
-        handling, trip, wander = rng.spawn(3)
+        handling, trip, wander, stalls = rng.spawn(4)
         shape = 1.0 / plant.spread**2 if plant.spread > 0 else math.inf
         self._handling = _blocks(
             lambda n: np.ones(n) if shape == math.inf else handling.gamma(shape, 1 / shape, n)
@@ -213,6 +235,27 @@ class _Draws:
         factors = _blocks(lambda n: np.exp(wander.normal(0.0, plant.wander, n)))
         self._wander = [next(factors)]
         self._factors = factors
+        self._stalls: list[tuple[float, float]] = []  # in order: begin and end
+        self._next_stall = self._stalling(stalls)
+
+    def _stalling(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+        time_s = 0.0
+        while self._plant.stalls_per_s > 0:
+            time_s += rng.exponential(1.0 / self._plant.stalls_per_s)
+            length_s = rng.exponential(self._plant.stall_s)
+            yield time_s, time_s + length_s
+            time_s += length_s
+        yield math.inf, math.inf
+
+    def awake_s(self, time_s: float) -> float:
+        """The same time, or the end of the stall it falls into."""
+        stalls = self._stalls
+        while not stalls or stalls[-1][0] <= time_s:
+            stalls.append(next(self._next_stall))
+        for begin, end in reversed(stalls):
+            if begin <= time_s:
+                return max(time_s, end)
+        return time_s
 
     def handling_s(self, time_s: float) -> float:
         return _at(self._plant.handling_s, time_s) * next(self._handling) * self._factor(time_s)
