@@ -128,7 +128,12 @@ class RabbitReceiver(BaseReceiver):
 
     @property
     def occupied(self) -> int:
-        return len(self._out) + (0 if self._trip is None else self._trip.open(time.monotonic()))
+        out = len(self._out)
+        if self._trip is None:
+            return out
+        held = 0 if self._held is None else len(self._held)
+        most = max(0, self._prefetch - out - len(self._parked) - held)
+        return out + self._trip.open(time.monotonic(), most)
 
     @property
     def round_trip_s(self) -> float:

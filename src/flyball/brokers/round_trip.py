@@ -17,6 +17,8 @@ messages that were settled since, and more than the window would be under way fr
 >>> trip.arrived(now_s=1.11)  # it was late
 >>> trip.open(now_s=1.11)
 1
+>>> trip.open(now_s=1.11, most=0)
+0
 """
 
 from __future__ import annotations
@@ -56,14 +58,21 @@ class RoundTrip:
     def _patience_s(self) -> float:
         return _UNKNOWN_S if self.mean_s is None else 2.0 * self.mean_s + SLACK_S
 
-    def open(self, now_s: float) -> int:
-        """How many are on their way, as far as is known."""
+    def open(self, now_s: float, most: int | None = None) -> int:
+        """How many are on their way, as far as is known.
+
+        `most` is how many there can be, by what the broker may send in all; of the oldest, those beyond it will
+        never be answered (their consumer has ended), and must not stand for younger ones.
+        """
         settled_s, late_s, gone_s = self._settled_s, now_s - self._patience_s, now_s - _REMEMBERED_S
         while settled_s and settled_s[0] < gone_s:
             settled_s.popleft()
             self._late = max(0, self._late - 1)
         while self._late < len(settled_s) and settled_s[self._late] < late_s:
             self._late += 1
+        while most is not None and len(settled_s) > most:
+            settled_s.popleft()
+            self._late = max(0, self._late - 1)
         return len(settled_s) - self._late
 
     def forget(self) -> None:
