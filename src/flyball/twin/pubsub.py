@@ -1,0 +1,146 @@
+"""The far side of a publisher in the twin: a network, a broker with a finite queue, a subscriber with vacations.
+
+The broker takes in one message after the other, puts each into a finite queue and answers with an ACK that
+carries the room left there; the publisher's side of the connection (`Link`) never has more unanswered messages on
+the way than the last word about that room allows. That is flow control as TCP does it, in messages instead of
+bytes. When a full queue has room again, the broker says so unasked, as TCP's window update does.
+
+The subscriber is a gated vacation server: it goes away for an exponential time, then reads exactly the messages
+that were there when it came back, each in an exponential time, and goes away again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flyball.errors import InvalidValue
+
+
+@dataclass(frozen=True, slots=True)
+class FarSide:
+    """What lies beyond the publisher; see the defaults' reasons in `flyball.twin.publisher`."""
+
+    round_trip_s: float = 0.140
+    intake_s: float = 0.0005
+    """Time in which the broker takes in one message, one after the other: its capacity is 1/intake_s."""
+    queue: int = 100_000
+    """Messages that the broker holds at most."""
+    read_rate: float = 1000.0
+    """Messages a second that the subscriber reads while it works (mean of an exponential time)."""
+    vacation_s: float = 0.1
+    """Mean time between two visits of the subscriber (exponential)."""
+
+    def __post_init__(self) -> None:
+        for name in ("round_trip_s", "intake_s", "vacation_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0.0):
+                raise InvalidValue(f"{name} is a number of seconds from 0, got {value!r}")
+        if not (math.isfinite(self.read_rate) and self.read_rate > 0.0):
+            raise InvalidValue(f"read_rate is a positive number of messages a second, got {self.read_rate!r}")
+        if self.queue < 1:
+            raise InvalidValue(f"the broker's queue holds at least 1 message, got {self.queue!r}")
+
+
+class Broker:
+    """The broker and its subscriber. A message is known by the time at which it came to its publisher."""
+
+    def __init__(self, environment: Any, far: FarSide, rng: np.random.Generator) -> None:
+        self.far = far
+        self.environment = environment
+        self.read_after_s: list[float] = []
+        """For each message that the subscriber has read: its age then."""
+        self._rng = rng
+        self._door: deque[tuple[float, Any]] = deque()
+        self._queue: deque[float] = deque()
+        self._links: list[Link] = []
+        self._came, self._left = environment.event(), environment.event()
+        environment.process(self._take_in())
+        environment.process(self._subscribe())
+
+    @property
+    def room(self) -> int:
+        return self.far.queue - len(self._queue)
+
+    def link(self) -> Link:
+        link = Link(self)
+        self._links.append(link)
+        return link
+
+    def offer(self, message: float) -> Any:
+        """A message has arrived at the broker's door; the event is its ACK, whose value is the room left."""
+        ack = self.environment.event()
+        self._door.append((message, ack))
+        _fire(self._came)
+        return ack
+
+    def _take_in(self) -> Iterator[Any]:
+        env = self.environment
+        while True:
+            while not self._door:
+                self._came = env.event()
+                yield self._came
+            if self.far.intake_s:
+                yield env.timeout(self.far.intake_s)
+            while self.room == 0:
+                self._left = env.event()
+                yield self._left
+            message, ack = self._door.popleft()
+            self._queue.append(message)
+            ack.succeed(self.room)
+
+    def _subscribe(self) -> Iterator[Any]:
+        env, far = self.environment, self.far
+        while True:
+            yield env.timeout(self._rng.exponential(far.vacation_s))
+            for _ in range(len(self._queue)):  # the gate: what comes from now on waits for the next visit
+                yield env.timeout(self._rng.exponential(1.0 / far.read_rate))
+                self.read_after_s.append(env.now - self._queue.popleft())
+                if self.room == 1:
+                    _fire(self._left)
+                    for link in self._links:
+                        link.hear_later(self.room)
+
+
+class Link:
+    """A publisher's connection: knows how much room the broker last spoke of."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._room = broker.room
+        self._unanswered = 0
+        self._waiting: deque[Any] = deque()
+
+    def transfer(self, message: float) -> Generator[Any, Any, None]:
+        """Bring a message to the broker; over when its ACK is back."""
+        env, one_way_s = self._broker.environment, self._broker.far.round_trip_s / 2.0
+        while self._unanswered >= self._room:
+            turn = env.event()
+            self._waiting.append(turn)
+            yield turn
+        self._unanswered += 1
+        yield env.timeout(one_way_s)
+        room = yield self._broker.offer(message)
+        yield env.timeout(one_way_s)
+        self._unanswered -= 1
+        self._hear(room)
+
+    def hear_later(self, room: int) -> None:
+        """The broker's word is on its way; it cannot overtake an ACK, for both take the same time."""
+        news = self._broker.environment.timeout(self._broker.far.round_trip_s / 2.0)
+        news.callbacks.append(lambda _: self._hear(room))
+
+    def _hear(self, room: int) -> None:
+        self._room = room
+        for _ in range(min(len(self._waiting), max(0, room - self._unanswered))):
+            self._waiting.popleft().succeed()
+
+
+def _fire(event: Any) -> None:
+    if not event.triggered:
+        event.succeed()
