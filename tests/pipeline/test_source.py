@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flyball.errors import InvalidValue
-from flyball.pipeline.source import FlyballSource, LogStreamReader
+from flyball.pipeline.source import FlyballSource, LaneShare, LogStreamReader
 
 OPTIONS = {
     "url": "sqlite:///x.db",
@@ -36,4 +36,4 @@ def test_schema_is_what_was_declared_and_what_the_source_adds() -> None:
 
 def test_a_batch_is_one_range_for_each_partition_that_has_something_new() -> None:
     ranges = LogStreamReader(OPTIONS).partitions({"next": [5, 7]}, {"next": [9, 7]})
-    assert [part.value for part in ranges] == [(0, 5, 9)]
+    assert [part.share.ranges for part in ranges if isinstance(part, LaneShare)] == [((0, 5, 9),)]

@@ -92,6 +92,8 @@ class Outcome:
     audit: Audit
     seconds: float
     first_alert_s: float | None
+    loops: int
+    """Control loops that were at work."""
     finished: bool
     """False: stopped by a signal or by the time limit while input was left."""
 
@@ -153,7 +155,7 @@ async def run_line(config: LineConfig, folder: Path, feed_for_s: float | None = 
         await asyncio.to_thread(pipeline.stop)
     narrator.say("stopped; counting what the logs hold")
     found = await asyncio.to_thread(audit, url, config.pipeline, pipeline.totals)
-    return Outcome(found, narrator.seconds, narrator.first_alert_s, complete)
+    return Outcome(found, narrator.seconds, narrator.first_alert_s, config.pipeline.lanes.loops, complete)
 
 
 async def _feed(

@@ -35,11 +35,13 @@ def show(outcome: Outcome, *, json: bool) -> None:
     if json:
         names = ("events_in", "results", "filtered", "dead_letter", "lost", "duplicated", "alerts")
         document: dict[str, object] = {name: getattr(found, name) for name in names}
-        print_json({**document, "waiting": found.waiting, "loops": 0, "seconds": round(outcome.seconds, 3)})
+        document |= {"late": found.late, "disordered": found.disordered, "waiting": found.waiting}
+        print_json({**document, "loops": outcome.loops, "seconds": round(outcome.seconds, 3)})
         return
     rows: list[tuple[str, object]] = [
         ("events in", found.events_in),
         ("= results", found.results),
+        *([("  of them late", found.late)] if found.late else []),
         ("+ filtered", found.filtered),
         ("+ dead-letter", found.dead_letter),
         *([("+ waiting", found.waiting)] if found.waiting else []),

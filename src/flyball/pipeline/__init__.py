@@ -1,11 +1,15 @@
 """The event pipeline on Spark Structured Streaming; the only room that imports PySpark.
 
-java      finds a Java for Spark
-session   the one place that builds a Spark session
-parse     message bodies → typed Arrow batches, malformed ones set aside with the reason
-source    spark.readStream.format("flyball"): a replayable log as a stream
-tier1     per-event steps: functions DataFrame → DataFrame
-rules     inter-event rules over the results
-sink      appends what a batch brought to a log, exactly once
-app       puts them together from a config
+    input log → source → tier 1 in lanes → result queues → combiner → results log → tier 2 → alert log
+
+config      what a pipeline is made of, checked before Spark starts; expressions and functions users may write
+app         puts everything together; session is the one place that builds a Spark session
+policy      every decision of tier 1, pure: admission, shares, balance, order
+source      spark.readStream.format("flyball"): a replayable log as a stream; parse turns bodies into rows,
+            flow decides how many come in, shares says which lane reads what
+tier1       per-event steps: functions DataFrame → DataFrame
+lane        results into the lanes' result queues; entry is what stands there, queues their names and levels
+combiner    the result queues into one log in event-time order; holding keeps rows until their turn
+rules       inter-event rules over the ordered results; tier_two runs them
+sink        appends what a batch brought to a log, exactly once; ledger and audit count where events went
 """

@@ -1,36 +1,43 @@
-"""The pipeline as a whole: input log → tier 1 → results log → tier 2 → alert log, on one Spark session.
+"""The pipeline as a whole, on one Spark session:
 
-Each arrow is a streaming query with its own checkpoint, and each sink takes a repeated batch only once, so a
-pipeline that was killed anywhere continues where it was and ends with the same results and alerts.
+    input log → tier 1 (lanes) → result queues → combiner → results log, in order → tier 2 (rules) → alert log
+
+Tier 1 and each rule are streaming queries with checkpoints of their own; the combiner keeps its state in the
+results log. Each of them takes a repeated batch only once, so a pipeline that was killed anywhere continues where
+it was and ends with the same results and alerts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flyball.brokers.log_reader import open_log_reader
-from flyball.errors import FlyballError, require
-from flyball.pipeline import rules, tier1
-from flyball.pipeline.columns import EVENT, MALFORMED, MARK, Columns
+from flyball.brokers.url import BrokerUrl
+from flyball.errors import FlyballError, InvalidValue
+from flyball.pipeline import tier1
+from flyball.pipeline.checkpoint import last_offset
+from flyball.pipeline.columns import EVENT, MALFORMED
+from flyball.pipeline.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config import PipelineConfig
-from flyball.pipeline.ledger import Ledger, Totals
-from flyball.pipeline.marks import mark
-from flyball.pipeline.rules.base import RuleBase
-from flyball.pipeline.rules.gate import GateState
+from flyball.pipeline.lane import Lanes
+from flyball.pipeline.ledger import Totals
+from flyball.pipeline.queues import lanes_name
 from flyball.pipeline.session import spark_session
+from flyball.pipeline.shares import END, ShareEnd
 from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.tier_two import AlertHandler, TierTwo
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-LEDGER = "ledger"
-
-AlertHandler = Callable[[dict[str, Any]], None]
+_TIER1 = "tier1"
+_LOOK_S = 0.05
 
 
 class PipelineFailed(FlyballError, RuntimeError):
@@ -43,13 +50,15 @@ class Pipeline:
     def __init__(
         self, url: str, config: PipelineConfig, folder: Path, on_alert: AlertHandler = lambda _alert: None
     ) -> None:
+        refuse_embedded_on_several_hosts(url, config.master)
         self._url = url
         self._config = config
         self._folder = folder
-        self._on_alert = on_alert
         self._sinks = LogSinks(url)
-        self._ledger = Ledger()
-        self._queries: list[StreamingQuery] = []
+        self._lanes = Lanes(self._sinks, url, config.results, config.lanes.queue_bytes)
+        self._combiner = Combiner(url, self._sinks, _combining(config), folder / "held", range(config.lanes.count))
+        self._rules = TierTwo(url, config, self._sinks, on_alert)
+        self._queries: dict[str, StreamingQuery] = {}
         self._spark: SparkSession | None = None
 
     def start(self) -> None:
@@ -57,67 +66,93 @@ class Pipeline:
         config = self._config
         self._sinks.open()
         self._sinks.declare(config.input)
-        for log in (config.results, config.dead_letter, LEDGER):
-            self._sinks.add(log, producer="tier1")
-        if config.rules:
-            self._sinks.declare(config.alerts)
-        for rule in config.rules:
-            self._sinks.add(rule.to or config.alerts, producer=f"rule-{rule.name}")
-            if rule.gated:
-                self._sinks.add(_gate_log(rule), producer=f"rule-{rule.name}")
-        self._ledger = Ledger([Totals.from_json(body) for body in self._last_bodies(LEDGER)])
+        self._sinks.add(config.dead_letter, producer=_TIER1)
+        self._sinks.add(lanes_name(config.results), None)
+        for lane in range(config.lanes.count):
+            self._lanes.open(lane)
+        self._rules.open()
+        self._combiner.start()
         self._spark = spark_session("flyball", config.master, workdir=self._folder)
-        self._query(
-            "tier1", self._stream(config.input, config.source_columns), self._tier1_batch, close_windows=False
-        )
+        self._query(_TIER1, self._stream(self._tier1_options()), self._tier1_batch, close_windows=False)
         for rule in config.rules:
-            stream = rules.alerts(
-                self._stream(config.results, config.result_columns),
-                rule,
-                config.result_columns,
-                config.event_time,
-                config.watermark_s,
-                config.longest_window_s,
-            )
-            self._query(f"rule-{rule.name}", stream, self._rule_batch(rule), close_windows=True)
+            stream = self._rules.findings(self._stream(self._results_options()), rule)
+            self._query(f"rule-{rule.name}", stream, self._rules.handler(rule), close_windows=True)
 
     @property
     def totals(self) -> Totals:
-        return self._ledger.now
+        return self._combiner.totals
+
+    def set_lanes(self, count: int) -> None:
+        """Run so many lanes from one of the next batches on; results of lanes that leave are not lost."""
+        if not 1 <= count <= 64:
+            raise InvalidValue(f"a pipeline has 1 to 64 lanes, not {count}")
+        for lane in range(count):
+            self._lanes.open(lane)
+        self._sinks.tell(lanes_name(self._config.results), json.dumps({"lanes": count}).encode())
 
     def check(self) -> None:
-        """Raise if a query has failed."""
-        for query in self._queries:
+        """Raise if a part has failed."""
+        self._combiner.check()
+        for name, query in self._queries.items():
             failure = query.exception()
             if failure is not None:
-                raise PipelineFailed(f"the query {query.name} failed: {_first_line(str(failure))}")
+                raise PipelineFailed(f"the query {name} failed: {_first_line(str(failure))}")
 
     def drain(self) -> None:
         """Wait until everything that is in the input log now has gone all the way through."""
-        for query in self._queries:
-            try:
-                query.processAllAvailable()
-            except Exception:  # Spark raises its own kinds; check() says it in one sentence
-                self.check()
-                raise
+        with open_log_reader(self._url, self._config.input) as reader:
+            goal = [reader.bounds(partition)[1] for partition in range(reader.partitions())]
+        # Flow control may keep input waiting, which looks to Spark as if there were none.
+        while any(at < end for at, end in zip(self._planned(len(goal)), goal, strict=True)):
+            self.check()
+            time.sleep(_LOOK_S)
+        self._finish(_TIER1)
+        self._combiner.drain()
+        for name in self._queries:
+            self._finish(name)
 
     def stop(self) -> None:
-        for query in self._queries:
+        for query in self._queries.values():
             query.stop()
+        self._combiner.stop()
         if self._spark is not None:
             self._spark.stop()
         self._sinks.close()
 
-    def _stream(self, log: str, columns: Columns) -> DataFrame:
-        assert self._spark is not None
-        options = {
-            "url": self._url,
-            "log": log,
-            "columns": columns.text,
-            "event_time": self._config.event_time,
-            "max_rows": str(self._config.max_rows),
+    def _planned(self, partitions: int) -> list[int]:
+        """How far tier 1's batches go, the one under way included."""
+        offset = last_offset(self._checkpoint(_TIER1))
+        return [-1] * partitions if offset is None else list(offset["next"])
+
+    def _finish(self, name: str) -> None:
+        try:
+            self._queries[name].processAllAvailable()
+        except Exception:  # Spark raises its own kinds; check() says it in one sentence
+            self.check()
+            raise
+
+    def _tier1_options(self) -> Mapping[str, object]:
+        config, lanes = self._config, self._config.lanes
+        return {
+            "log": config.input,
+            "columns": config.source_columns.text,
+            "max_rows": config.max_rows,
+            "interval_s": lanes.interval_s,
+            "lanes": lanes.count,
+            "result_queue": config.results,
+            "queue_bytes": lanes.queue_bytes,
+            "free_bytes": lanes.free_bytes,
+            "balance": str(lanes.balance).lower(),
         }
-        return self._spark.readStream.format("flyball").options(**options).load()
+
+    def _results_options(self) -> Mapping[str, object]:
+        return {"log": self._config.results, "columns": self._config.result_columns.text, "format": "rows"}
+
+    def _stream(self, options: Mapping[str, object]) -> DataFrame:
+        assert self._spark is not None
+        everywhere = {"url": self._url, "event_time": self._config.event_time}
+        reader = self._spark.readStream.format("flyball")
+        return reader.options(**everywhere, **{name: str(value) for name, value in options.items()}).load()
 
     def _query(
         self, name: str, stream: DataFrame, handle: Callable[[DataFrame, int], None], *, close_windows: bool
@@ -126,80 +161,54 @@ class Pipeline:
         # An empty batch after the last one lets the watermark close windows; without windows it is only work.
         self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(close_windows).lower())
         writer = stream.writeStream.queryName(name).foreachBatch(handle).outputMode("append")
-        self._queries.append(writer.option("checkpointLocation", str(self._folder / "checkpoints" / name)).start())
+        self._queries[name] = writer.option("checkpointLocation", str(self._checkpoint(name))).start()
+
+    def _checkpoint(self, query: str) -> Path:
+        return self._folder / "checkpoints" / query
 
     def _tier1_batch(self, rows: DataFrame, batch: int) -> None:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+        steps = tier1.function(self._config.tier1, self._config.source_columns, {})
+        table = rows.transform(steps).toArrow()
+        results, malformed, ended = (_only(table, kind) for kind in (EVENT, MALFORMED, END))
+        ends = [ShareEnd.from_json(body) for body in ended["_body"].to_pylist()]
+        # Dead letters first: an event is counted in its lane's totals only when it is where they say.
+        self._sinks.append(self._config.dead_letter, _TIER1, batch, _dead_letters(malformed))
+        self._lanes.write(batch, results.drop_columns(["_kind", "_error", "_body"]), malformed, ends)
 
-        seen = Observation()
-        rows = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
-        rows = rows.transform(tier1.function(self._config.tier1, self._config.source_columns, {}))
-        table = rows.toArrow()
-        results, malformed, ends = (_only(table, kind) for kind in (EVENT, MALFORMED, MARK))
-        latest = _latest(results, self._config.event_time)
-        total = self._ledger.enter(
-            batch,
-            rows=seen.get["rows"] - ends.num_rows,
-            results=results.num_rows,
-            dead_letter=malformed.num_rows,
-            latest_event_time_s=latest,
+
+def refuse_embedded_on_several_hosts(url: str, master: str) -> None:
+    """A SQLite file cannot be shared between hosts, so executors elsewhere could not read it.
+
+    >>> refuse_embedded_on_several_hosts("sqlite:///x.db", "spark://10.0.0.7:7077")
+    Traceback (most recent call last):
+        ...
+    flyball.errors.InvalidValue: the embedded broker sqlite:///x.db is a file of this host, which executors of ...
+    >>> refuse_embedded_on_several_hosts("sqlite:///x.db", "local[2]")
+    """
+    here = master.startswith(("local", "spark://127.0.0.1:", "spark://localhost:"))
+    if BrokerUrl.parse(url).scheme == "sqlite" and not here:
+        raise InvalidValue(
+            f"the embedded broker {url} is a file of this host, which executors of {master} on other hosts cannot "
+            "read: use kafka:// or rabbitmq-stream://"
         )
-        bodies = _bodies(results.drop_columns(["_kind", "_error", "_body"]))
-        if ends.num_rows and total.latest_event_time_s is not None:
-            # The input ends here: let event time run on until the last window is closed.
-            after = self._config.watermark_s + self._config.longest_window_s
-            bodies.append(mark(total.latest_event_time_s + after))
-        self._sinks.append(self._config.results, "tier1", batch, bodies)
-        self._sinks.append(self._config.dead_letter, "tier1", batch, _dead_letters(malformed))
-        self._sinks.append(LEDGER, "tier1", batch, [total.to_json()])
-
-    def _rule_batch(self, rule: RuleBase) -> Callable[[DataFrame, int], None]:
-        producer, log = f"rule-{rule.name}", rule.to or self._config.alerts
-        states = [GateState()]
-        if rule.gated:
-            states += [GateState.from_json(body) for body in self._last_bodies(_gate_log(rule))]
-
-        def handle(rows: DataFrame, batch: int) -> None:
-            # Spark may repeat the last batch, which then starts from the state before it.
-            before = next(state for state in reversed(states) if state.batch < batch)
-            messages, after = rules.messages(rule, rows.toArrow().to_pylist(), batch, before)
-            self._sinks.append(log, producer, batch, [json.dumps(message).encode() for message in messages])
-            if rule.gated:
-                self._sinks.append(_gate_log(rule), producer, batch, [after.to_json()])
-            states[:] = [before, after]
-            for message in messages:
-                self._on_alert(message)
-
-        return handle
-
-    def _last_bodies(self, log: str) -> list[bytes]:
-        """The last two entries of a log that has one for each batch."""
-        with open_log_reader(self._url, log) as reader:
-            _, end = reader.bounds(0)
-            return [body for chunk in reader.read_bodies(0, max(0, end - 2), end) for body in chunk.bodies]
 
 
-def _gate_log(rule: RuleBase) -> str:
-    return f"gate-{rule.name}"
+def _combining(config: PipelineConfig) -> CombinerSettings:
+    return CombinerSettings(
+        results=config.results,
+        late=config.late,
+        event_time=config.event_time,
+        watermark_s=config.watermark_s,
+        timeout_s=config.lanes.timeout_s,
+        hold_bytes=config.lanes.hold_bytes,
+        end_mark_s=config.longest_window_s,
+    )
 
 
 def _only(table: pa.Table, kind: str) -> pa.Table:
     import pyarrow.compute as pc
 
     return table.filter(pc.equal(table["_kind"], kind))
-
-
-def _latest(events: pa.Table, event_time: str) -> float | None:
-    import pyarrow.compute as pc
-
-    latest: float | None = pc.max(events[event_time]).as_py()
-    return latest
-
-
-def _bodies(rows: pa.Table) -> list[bytes]:
-    orjson = require("orjson", "spark")
-    return [orjson.dumps(row) for row in rows.to_pylist()]
 
 
 def _dead_letters(malformed: pa.Table) -> list[bytes]:

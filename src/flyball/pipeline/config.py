@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from flyball.pipeline import rules as rule_kinds
 from flyball.pipeline import tier1 as steps
 from flyball.pipeline.columns import Columns
+from flyball.pipeline.config_lanes import LanesConfig
 from flyball.pipeline.rules import AnyRule
 from flyball.pipeline.rules.threshold import Threshold as Rule
 from flyball.pipeline.strict import Strict
@@ -27,9 +28,11 @@ class PipelineConfig(Strict):
     results: str = "results"
     dead_letter: str = "dead-letter"
     alerts: str = "alerts"
+    late: Annotated[str, Field(description="Results that came too late to be put in order")] = "late"
     watermark_s: Annotated[float, Field(ge=0, description="How late an event may come and still be counted")] = 5.0
-    max_rows: Annotated[int, Field(ge=1, description="Most rows of one micro-batch")] = 20_000
+    max_rows: Annotated[int, Field(ge=1, description="Most rows of one micro-batch")] = 200_000
     master: Annotated[str, Field(description="Where Spark runs")] = "local[2]"
+    lanes: LanesConfig = LanesConfig()
     tier1: tuple[AnyStep, ...] = ()
     rules: tuple[AnyRule, ...] = ()
 

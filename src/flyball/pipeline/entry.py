@@ -67,6 +67,16 @@ def decode(body: bytes) -> Entry:
         return Entry(header_of(body), stream.read_all())
 
 
+def in_order(entry: Entry) -> pa.Table:
+    """The rows that stand in event-time order: all but the late ones, which come last in an entry."""
+    return entry.rows.slice(0, entry.rows.num_rows - int(entry.header.get("late", 0)))
+
+
+def late(entry: Entry) -> pa.Table:
+    """The rows that came too late to be put in order."""
+    return entry.rows.slice(entry.rows.num_rows - int(entry.header.get("late", 0)))
+
+
 def slices(rows: pa.Table, most_bytes: int = MOST_BYTES) -> Iterator[pa.Table]:
     """The rows in pieces that each fit one entry; one empty piece where there are no rows.
 

@@ -1,9 +1,9 @@
-"""Where every event went: running totals, one entry a batch, kept in a log of the broker."""
+"""Where every event went: a lane's running totals, carried by the entries of its result queue."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +15,8 @@ class Totals:
     results: int = 0
     filtered: int = 0
     dead_letter: int = 0
-    latest_event_time_s: float | None = None
 
-    def plus(
-        self, batch: int, *, rows: int, results: int, dead_letter: int, latest_event_time_s: float | None
-    ) -> Totals:
-        times = [time for time in (self.latest_event_time_s, latest_event_time_s) if time is not None]
+    def plus(self, batch: int, *, rows: int, results: int, dead_letter: int) -> Totals:
         return replace(
             self,
             batch=batch,
@@ -28,23 +24,33 @@ class Totals:
             results=self.results + results,
             dead_letter=self.dead_letter + dead_letter,
             filtered=self.filtered + rows - results - dead_letter,
-            latest_event_time_s=max(times) if times else None,
         )
 
-    def to_json(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
     @classmethod
-    def from_json(cls, body: bytes) -> Totals:
-        return cls(**json.loads(body))
+    def of(cls, parts: Iterable[Totals]) -> Totals:
+        """The totals of all lanes together.
+
+        >>> Totals.of([Totals(3, 10, 6, 3, 1), Totals(4, 5, 5, 0, 0)])
+        Totals(batch=4, events_in=15, results=11, filtered=3, dead_letter=1)
+        """
+        total = cls()
+        for part in parts:
+            total = cls(
+                max(total.batch, part.batch),
+                total.events_in + part.events_in,
+                total.results + part.results,
+                total.filtered + part.filtered,
+                total.dead_letter + part.dead_letter,
+            )
+        return total
 
 
 class Ledger:
     """The last two totals: Spark may repeat the last batch, which then starts from the total before it.
 
     >>> ledger = Ledger()
-    >>> first = ledger.enter(0, rows=10, results=7, dead_letter=1, latest_event_time_s=5.0)
-    >>> ledger.enter(0, rows=10, results=7, dead_letter=1, latest_event_time_s=5.0) == first
+    >>> first = ledger.enter(0, rows=10, results=7, dead_letter=1)
+    >>> ledger.enter(0, rows=10, results=7, dead_letter=1) == first
     True
     >>> first.filtered
     2
@@ -57,12 +63,8 @@ class Ledger:
     def now(self) -> Totals:
         return self._entries[-1]
 
-    def enter(
-        self, batch: int, *, rows: int, results: int, dead_letter: int, latest_event_time_s: float | None
-    ) -> Totals:
+    def enter(self, batch: int, *, rows: int, results: int, dead_letter: int) -> Totals:
         before = next(entry for entry in reversed(self._entries) if entry.batch < batch)
-        total = before.plus(
-            batch, rows=rows, results=results, dead_letter=dead_letter, latest_event_time_s=latest_event_time_s
-        )
+        total = before.plus(batch, rows=rows, results=results, dead_letter=dead_letter)
         self._entries = [before, total]
         return total

@@ -8,10 +8,11 @@ replay may cut the log into other chunks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from flyball.errors import require
+from flyball.errors import InvalidValue, require
+from flyball.pipeline import entry
 from flyball.pipeline.columns import EVENT, MALFORMED, MARK, Column, Columns
 from flyball.pipeline.marks import is_mark, mark_time_s
 
@@ -19,6 +20,106 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _INT64 = range(-(2**63), 2**63)
+
+
+class Parser(Protocol):
+    """Turns a chunk of a log's partition into rows for Spark."""
+
+    def parse(
+        self, partition: int, first_offset: int, bodies: Sequence[bytes], offsets: Sequence[int] | None
+    ) -> pa.RecordBatch: ...
+
+
+def parser_of(name: str, columns: Columns, event_time: str) -> Parser:
+    """The parser of a format.
+
+    >>> parser_of("xml", Columns(()), "")
+    Traceback (most recent call last):
+        ...
+    flyball.errors.InvalidValue: there is no format 'xml'; there are: json, raw, rows
+    """
+    if name == "json":
+        return JsonParser(columns, event_time)
+    if name == "raw":
+        return RawParser(columns)
+    if name == "rows":
+        return RowsParser(columns, event_time)
+    raise InvalidValue(f"there is no format {name!r}; there are: json, raw, rows")
+
+
+class RawParser:
+    """Bodies as they are; what they mean is the user's business."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._rows = columns.row_schema()
+
+    def parse(
+        self, partition: int, first_offset: int, bodies: Sequence[bytes], offsets: Sequence[int] | None
+    ) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        own = _own_columns(partition, _places(first_offset, len(bodies), offsets))
+        own[-1] = pa.array(bodies, pa.binary())
+        return pa.RecordBatch.from_arrays(own, schema=self._rows)
+
+
+class RowsParser:
+    """Entries of a results log: many rows each, in order, with the place in the input that each came from."""
+
+    def __init__(self, columns: Columns, event_time: str) -> None:
+        self._columns, self._event_time = columns, event_time
+        self._rows = columns.row_schema()
+
+    def parse(
+        self,
+        partition: int,  # noqa: ARG002 (rows say where they came from)
+        first_offset: int,  # noqa: ARG002
+        bodies: Sequence[bytes],
+        offsets: Sequence[int] | None,  # noqa: ARG002
+    ) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        parts = [part for body in bodies for part in self._part(body)]
+        table = pa.concat_tables([self._rows.empty_table(), *parts]).combine_chunks()
+        batches = table.to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=self._rows)
+
+    def _part(self, body: bytes) -> Iterator[pa.Table]:
+        import pyarrow as pa
+
+        found = entry.decode(body)
+        rows = entry.in_order(found)
+        count = rows.num_rows
+        own = {
+            "_kind": pa.repeat(pa.scalar(EVENT), count),
+            "_error": pa.nulls(count, pa.string()),
+            "_body": pa.nulls(count, pa.binary()),
+        }
+        columns = [own[name] if name in own else rows[name] for name in self._rows.names]
+        yield pa.Table.from_arrays(columns, schema=self._rows)
+        if found.header["mark_s"] is not None:
+            mark = {"_kind": MARK, self._event_time: found.header["mark_s"]}
+            yield pa.Table.from_pylist([mark], schema=self._rows)
+
+
+def _places(first_offset: int, count: int, offsets: Sequence[int] | None) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(range(first_offset, first_offset + count) if offsets is None else offsets, pa.int64())
+
+
+def _own_columns(partition: int, places: pa.Array) -> list[pa.Array]:
+    """The source's own columns of events, in their order."""
+    import pyarrow as pa
+
+    count = len(places)
+    return [
+        pa.repeat(pa.scalar(EVENT), count),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        places,
+        pa.nulls(count, pa.string()),
+        pa.nulls(count, pa.binary()),
+    ]
 
 
 class JsonParser:
@@ -39,23 +140,12 @@ class JsonParser:
     ) -> pa.RecordBatch:
         import pyarrow as pa
 
-        places = pa.array(
-            range(first_offset, first_offset + len(bodies)) if offsets is None else offsets, pa.int64()
-        )
+        places = _places(first_offset, len(bodies), offsets)
         table = self._all_good(bodies)
         if table is None:
             return self._one_by_one(partition, places, bodies)
-        count = len(bodies)
-        own = [
-            pa.repeat(pa.scalar(EVENT), count),
-            pa.repeat(pa.scalar(partition, pa.int32()), count),
-            places,
-            pa.nulls(count, pa.string()),
-            pa.nulls(count, pa.binary()),
-        ]
-        return pa.RecordBatch.from_arrays(
-            [*table.combine_chunks().to_batches()[0].columns, *own], schema=self._rows
-        )
+        events = table.combine_chunks().to_batches()[0].columns
+        return pa.RecordBatch.from_arrays([*events, *_own_columns(partition, places)], schema=self._rows)
 
     def _all_good(self, bodies: Sequence[bytes]) -> pa.Table | None:
         """The fast way: a table of all bodies, or None if any of them is anything but a proper event."""

@@ -32,18 +32,21 @@ class LogSinks:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="flyball-sink", daemon=True)
         self._broker: Broker | None = None
-        self._senders: dict[tuple[str, str], Sender] = {}
+        self._senders: dict[tuple[str, str | None], Sender] = {}
 
     def open(self) -> None:
         self._thread.start()
         self._broker = self._run(connect(self._url))
 
-    def declare(self, log: str) -> None:
-        self._run(self._connected.declare(log, "log"))
+    def declare(self, log: str, max_bytes: int | None = None) -> None:
+        self._run(self._connected.declare(log, "log", max_bytes=max_bytes))
 
-    def add(self, log: str, producer: str) -> None:
-        """Make sure the log exists and prepare to append to it under that producer's name."""
-        self.declare(log)
+    def add(self, log: str, producer: str | None, max_bytes: int | None = None) -> None:
+        """Make sure the log exists and prepare to append to it under that producer's name.
+
+        Without a producer only `tell` appends, which drops no repeats.
+        """
+        self.declare(log, max_bytes)
         self._senders[log, producer] = self._run(self._connected.sender(log, producer=producer))
 
     def append(self, log: str, producer: str, batch: int, bodies: Sequence[bytes]) -> None:
@@ -56,6 +59,12 @@ class LogSinks:
         failed = next((result.error for result in results if result.error is not None), None)
         if failed is not None:
             raise SinkFailed(f"log {log!r} did not take all rows of batch {batch}: {failed}") from failed
+
+    def tell(self, log: str, body: bytes) -> None:
+        """Append one body that may as well stand there twice."""
+        (result,) = self._run(self._senders[log, None].send_batch([Message(body)]))
+        if result.error is not None:
+            raise SinkFailed(f"log {log!r} did not take an entry: {result.error}") from result.error
 
     @property
     def _connected(self) -> Broker:

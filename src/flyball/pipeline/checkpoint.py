@@ -1,0 +1,26 @@
+"""What a query's checkpoint says about the batches that were planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def last_offset(checkpoint: Path) -> dict[str, Any] | None:
+    """The end of the last batch that was planned, finished or not; None: there is none yet."""
+    folder = checkpoint / "offsets"
+    numbers = [int(file.name) for file in folder.glob("*") if file.name.isdecimal()] if folder.is_dir() else []
+    return offset_of(checkpoint, max(numbers)) if numbers else None
+
+
+def offset_of(checkpoint: Path, batch: int) -> dict[str, Any] | None:
+    """The end of a batch, with what the source put there for a repeat, such as `values`; written before the batch
+    runs. None: Spark no longer keeps it, or not yet."""
+    try:
+        lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    # A version, then the query's own settings, then a line for each source.
+    offset: dict[str, Any] = json.loads(lines[2])
+    return offset

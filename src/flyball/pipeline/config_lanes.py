@@ -1,0 +1,43 @@
+"""The `lanes` section of a pipeline's config: how tier 1 is spread, and how its result queues are kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class LanesConfig(BaseModel):
+    """Tier 1 runs as `count` lanes, each with a result queue of its own that a combiner empties."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: Annotated[int, Field(ge=1, le=64, description="Lanes that share the events")] = 2
+    balance: Annotated[
+        bool, Field(description="Share events so that the lanes' delays become equal; false: equal shares")
+    ] = True
+    queue_bytes: Annotated[int, Field(gt=0, description="Size of a lane's result queue")] = 64_000_000
+    free_bytes: Annotated[int, Field(gt=0, description="Free space of a result queue that flow control holds")] = (
+        40_000_000
+    )
+    interval_s: Annotated[float, Field(gt=0, description="How often flow control acts")] = 2.0
+    timeout_s: Annotated[
+        float, Field(gt=0, description="How long the combiner waits for a lane that has fallen silent")
+    ] = 30.0
+    hold_bytes: Annotated[
+        int, Field(gt=0, description="Memory for results that wait for their turn; more goes to disk")
+    ] = 64_000_000
+
+    @model_validator(mode="after")
+    def _free_within_queue(self) -> Self:
+        if self.free_bytes >= self.queue_bytes:
+            raise ValueError(
+                f"free_bytes = {self.free_bytes} does not fit a result queue of queue_bytes = {self.queue_bytes}: "
+                "choose a smaller free_bytes"
+            )
+        return self
+
+    @property
+    def loops(self) -> int:
+        """Control loops: flow control of each result queue, and one that balances the lanes."""
+        return self.count + (self.balance and self.count > 1)

@@ -1,0 +1,137 @@
+"""Rows that wait for their turn: put in as they come, taken out in event-time order; too many go to disk.
+
+The order is total: event time, then place in the input (partition, offset), so that it is the same however the
+events were shared among lanes. A row that comes when a later one has already gone is late.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Key = tuple[float, int, int]
+"""(event time, partition, offset): where a row stands in the order."""
+
+BEFORE_ALL: Key = (-math.inf, -1, -1)
+
+
+@dataclass(slots=True)
+class _Run:
+    """Sorted rows; those before `at` are gone. `path`: they are in this file, mapped and not loaded."""
+
+    rows: pa.Table
+    times: np.ndarray[tuple[int], np.dtype[np.float64]]
+    path: Path | None = None
+    at: int = 0
+
+    @property
+    def left(self) -> int:
+        return int(self.rows.num_rows) - self.at
+
+
+class Holding:
+    """`most_bytes` bounds the rows in memory; beyond it they are written, sorted, to files in `folder`."""
+
+    def __init__(self, event_time: str, most_bytes: int, folder: Path) -> None:
+        self._event_time, self._most_bytes, self._folder = event_time, most_bytes, folder
+        self._runs: list[_Run] = []
+        self._files = 0
+        self.gone = BEFORE_ALL
+        """the last row that was taken out"""
+
+    @property
+    def rows(self) -> int:
+        return sum(run.left for run in self._runs)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(run.rows.nbytes for run in self._runs if run.path is None)
+
+    @property
+    def files(self) -> int:
+        """Files on disk now."""
+        return sum(run.path is not None for run in self._runs)
+
+    def add(self, rows: pa.Table) -> pa.Table:
+        """Put rows in; the late ones come back."""
+        if rows.num_rows == 0:
+            return rows
+        ordered = self._sorted(rows)
+        late = self._after(ordered, self.gone)
+        if late < ordered.num_rows:
+            kept = ordered.slice(late)
+            self._runs.append(_Run(kept, kept[self._event_time].to_numpy()))
+            if self.memory_bytes > self._most_bytes:
+                self._spill()
+        return ordered.slice(0, late)
+
+    def release(self, until_s: float) -> pa.Table | None:
+        """Take out every row up to that event time, in order; None: there is none."""
+        import pyarrow as pa
+
+        parts = []
+        for run in self._runs:
+            stop = int(np.searchsorted(run.times, until_s, side="right"))
+            if stop > run.at:
+                parts.append(run.rows.slice(run.at, stop - run.at))
+                run.at = stop
+        for run in [run for run in self._runs if run.left == 0]:
+            self._forget(run)
+        if not parts:
+            return None
+        rows = parts[0] if len(parts) == 1 else self._sorted(pa.concat_tables(parts))
+        self.gone = max(self.gone, self._key(rows, rows.num_rows - 1))
+        return rows
+
+    def key_of_last(self, rows: pa.Table) -> Key:
+        return self._key(rows, rows.num_rows - 1)
+
+    def close(self) -> None:
+        for run in list(self._runs):
+            self._forget(run)
+
+    def _sorted(self, rows: pa.Table) -> pa.Table:
+        keys = [(self._event_time, "ascending"), ("_partition", "ascending"), ("_offset", "ascending")]
+        return rows.sort_by(keys).combine_chunks()
+
+    def _key(self, rows: pa.Table, at: int) -> Key:
+        time_s, partition, offset = (
+            rows[name][at].as_py() for name in (self._event_time, "_partition", "_offset")
+        )
+        return float(time_s), int(partition), int(offset)
+
+    def _after(self, ordered: pa.Table, key: Key) -> int:
+        """How many of the sorted rows stand at or before a key."""
+        times = ordered[self._event_time].to_numpy()
+        low = int(np.searchsorted(times, key[0], side="left"))
+        high = int(np.searchsorted(times, key[0], side="right"))
+        while low < high and self._key(ordered, low) <= key:
+            low += 1
+        return low
+
+    def _spill(self) -> None:
+        """Write what is in memory as one sorted run, and map it back."""
+        import pyarrow as pa
+
+        in_memory = [run for run in self._runs if run.path is None]
+        rows = self._sorted(pa.concat_tables([run.rows.slice(run.at) for run in in_memory]))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._files += 1
+        path = self._folder / f"held-{self._files}.arrow"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows)
+        mapped = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        run = _Run(mapped, np.asarray(mapped[self._event_time].to_numpy()), path)
+        self._runs = [other for other in self._runs if other.path is not None] + [run]
+
+    def _forget(self, run: _Run) -> None:
+        self._runs.remove(run)
+        if run.path is not None:
+            run.path.unlink(missing_ok=True)

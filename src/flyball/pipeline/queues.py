@@ -1,0 +1,102 @@
+"""Names, tails and levels of the logs between the lanes and the combiner.
+
+A lane's result queue is a log of the broker; the combiner says in a small log of its own, the cursor, up to where
+it has taken each of them in. The free space of a queue is its size minus what was appended and not taken yet, both
+counted in bytes of entries: `before` in an entry's header is what the queue took before that entry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flyball.brokers.log_reader import LogReader, open_log_reader
+from flyball.brokers.port import NoSuchChannel
+from flyball.pipeline.entry import header_of
+
+_TAIL = 64
+
+
+def queue_name(results: str, lane: int) -> str:
+    """The log that is a lane's result queue.
+
+    >>> queue_name("results", 1)
+    'results.lane-1'
+    """
+    return f"{results}.lane-{lane}"
+
+
+def cursor_name(results: str) -> str:
+    return f"{results}.cursor"
+
+
+def lanes_name(results: str) -> str:
+    """The log that says how many lanes are wanted; its last entry counts."""
+    return f"{results}.lanes"
+
+
+def last_bodies(reader: LogReader, most: int = _TAIL) -> Iterator[bytes]:
+    """The last bodies of a log with one partition, oldest first; offsets may have holes."""
+    first, end = reader.bounds(0)
+    for chunk in reader.read_bodies(0, max(first, end - most), end):
+        yield from chunk.bodies
+
+
+def cursor_body(taken_bytes: dict[int, int]) -> bytes:
+    return json.dumps({"taken": taken_bytes}).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Of one result queue: what it ever took, what is still in it, and what the lane's last batch was like."""
+
+    appended_bytes: int = 0
+    queued_bytes: int = 0
+    events: int = 0
+    """that all its entries come from"""
+    batch_events: int = 0
+    batch_s: float | None = None
+
+
+class QueueLevels:
+    """The free-space sensor: reads the tails of the result queues and of the cursor."""
+
+    def __init__(self, url: str, results: str) -> None:
+        self._url, self._results = url, results
+        self._readers: dict[str, LogReader] = {}
+
+    def read(self, lanes: Sequence[int]) -> list[Level]:
+        taken: dict[str, int] = {}
+        for body in self._last(cursor_name(self._results)):
+            taken = json.loads(body)["taken"]
+        return [self._level(lane, taken.get(str(lane), 0)) for lane in lanes]
+
+    def _level(self, lane: int, taken: int) -> Level:
+        header: dict[str, Any] | None = None
+        size = 0
+        for body in self._last(queue_name(self._results, lane)):
+            header, size = header_of(body), len(body)
+        if header is None:
+            return Level()
+        appended = header["before"] + size
+        return Level(
+            appended_bytes=appended,
+            queued_bytes=max(0, appended - taken),
+            events=header["totals"]["events_in"],
+            batch_events=header["events"],
+            batch_s=header["seconds"],
+        )
+
+    def _last(self, log: str) -> list[bytes]:
+        if log not in self._readers:
+            self._readers[log] = open_log_reader(self._url, log)
+        try:
+            return list(last_bodies(self._readers[log], 1))[-1:]
+        except NoSuchChannel:
+            return []  # nobody has written there yet
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
