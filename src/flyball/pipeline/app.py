@@ -45,10 +45,18 @@ class PipelineFailed(FlyballError, RuntimeError):
 
 
 class Pipeline:
-    """A running pipeline. `folder` keeps checkpoints: the same folder and broker continue the same run."""
+    """A running pipeline. `folder` keeps checkpoints: the same folder and broker continue the same run.
+
+    It starts a Spark session of its own and ends it, unless it is given one.
+    """
 
     def __init__(
-        self, url: str, config: PipelineConfig, folder: Path, on_alert: AlertHandler = lambda _alert: None
+        self,
+        url: str,
+        config: PipelineConfig,
+        folder: Path,
+        on_alert: AlertHandler = lambda _alert: None,
+        spark: SparkSession | None = None,
     ) -> None:
         refuse_embedded_on_several_hosts(url, config.master)
         self._url = url
@@ -59,7 +67,7 @@ class Pipeline:
         self._combiner = Combiner(url, self._sinks, _combining(config), folder / "held", range(config.lanes.count))
         self._rules = TierTwo(url, config, self._sinks, on_alert)
         self._queries: dict[str, StreamingQuery] = {}
-        self._spark: SparkSession | None = None
+        self._spark, self._own_spark = spark, spark is None
 
     def start(self) -> None:
         """Start Spark and the queries, one after the other."""
@@ -72,7 +80,8 @@ class Pipeline:
             self._lanes.open(lane)
         self._rules.open()
         self._combiner.start()
-        self._spark = spark_session("flyball", config.master, workdir=self._folder)
+        if self._spark is None:
+            self._spark = spark_session("flyball", config.master, workdir=self._folder)
         self._query(_TIER1, self._stream(self._tier1_options()), self._tier1_batch, close_windows=False)
         for rule in config.rules:
             stream = self._rules.findings(self._stream(self._results_options()), rule)
@@ -115,7 +124,7 @@ class Pipeline:
         for query in self._queries.values():
             query.stop()
         self._combiner.stop()
-        if self._spark is not None:
+        if self._spark is not None and self._own_spark:
             self._spark.stop()
         self._sinks.close()
 
