@@ -3,7 +3,7 @@
     state = start(policy, now_s)
     state, decisions = decide(policy, state, event)
 
-Events are what happened (`Accepted`, `Confirmed`, `Failed`, `Blocked`, `Unblocked`, `Timer`), each with its time;
+Events are what happened (`Accepted`, `Confirmed`, `Failed`, `Blocked` …), each with its time;
 decisions are what to do now (`Send` so many messages) and when to come back (`wake_s`). The publisher and the twin
 both run exactly this. Messages themselves are not known here, only how many there are: which ones leave first is
 the store's affair.
@@ -65,6 +65,14 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """So many of the waiting messages need not be sent any more."""
+
+    now_s: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmed:
     """The broker has the batch."""
 
@@ -103,7 +111,7 @@ class Timer:
     now_s: float
 
 
-Event: TypeAlias = Accepted | Confirmed | Failed | Blocked | Unblocked | Timer
+Event: TypeAlias = Accepted | Withdrawn | Confirmed | Failed | Blocked | Unblocked | Timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +180,32 @@ def start(policy: Policy, now_s: float, *, batch: int = 1, pending: int = 0) -> 
     )
 
 
-def decide(policy: Policy, state: State, event: Event) -> tuple[State, Decisions]:
-    """Take in one event and say what to do."""
-    now_s = event.now_s
+def decide(policy: Policy, state: State, *events: Event) -> tuple[State, Decisions]:
+    """Take in what happened, oldest first, and say what to do.
+
+    Events that came together are better told together: what several confirms make room for leaves as one batch.
+    """
     receipts: list[Receipt] = []
+    now_s = events[-1].now_s
+    for event in events:
+        state = _take_in(policy, state, event, receipts)
+    if _silent(policy, state, now_s):
+        state = _step(policy, replace(state, progress_s=now_s), now_s, receipts, trouble=1.0)
+    state, sends = _send(policy, state, now_s, receipts)
+    return state, Decisions(sends, _wake_s(policy, state, now_s), tuple(receipts))
+
+
+def _take_in(policy: Policy, state: State, event: Event, receipts: list[Receipt]) -> State:
+    now_s = event.now_s
     match event:
         case Accepted(count=count):
             if state.pending == 0:
                 state = replace(state, waiting_since_s=now_s)
             state = _poll_again(state, now_s)
             state = replace(state, pending=state.pending + count, arrivals=state.arrivals + count)
+        case Withdrawn(count=count):
+            pending = state.pending - count
+            state = replace(state, pending=pending, handing=min(state.handing, pending))
         case Confirmed(batch=batch):
             state = _confirm(policy, state, batch, now_s, receipts)
         case Failed(batch=batch, back=back, retry_s=retry_s):
@@ -201,10 +225,7 @@ def decide(policy: Policy, state: State, event: Event) -> tuple[State, Decisions
             state = replace(state, blocked=False, progress_s=now_s)
         case Timer():
             pass
-    if _silent(policy, state, now_s):
-        state = _step(policy, replace(state, progress_s=now_s), now_s, receipts, trouble=1.0)
-    state, sends = _send(policy, state, now_s, receipts)
-    return state, Decisions(sends, _wake_s(policy, state, now_s), tuple(receipts))
+    return state
 
 
 def _confirm(policy: Policy, state: State, batch: Batch, now_s: float, receipts: list[Receipt]) -> State:
@@ -231,7 +252,7 @@ def _poll_again(state: State, now_s: float) -> State:
 
 
 def _silent(policy: Policy, state: State, now_s: float) -> bool:
-    return state.in_flight > 0 and not state.blocked and now_s - state.progress_s >= policy.silent_s
+    return state.in_flight > 0 and not state.blocked and now_s >= state.progress_s + policy.silent_s
 
 
 def _step(
@@ -296,7 +317,7 @@ def _begin(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) 
     polled = command.poll_s > 0.0
     if polled and now_s < state.next_poll_s:
         return state
-    waited = now_s - state.waiting_since_s >= policy.max_wait_s
+    waited = now_s >= state.waiting_since_s + policy.max_wait_s
     if state.pending > 0 and (state.pending >= command.least or waited):
         count = max(1, min(state.pending, int(command.most)))
         return replace(state, handing=count, begun_s=now_s, next_poll_s=now_s + command.poll_s)

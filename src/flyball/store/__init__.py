@@ -16,13 +16,24 @@ from flyball.store.documents import Document, Documents
 from flyball.store.leases import Lease, Leases
 from flyball.store.loop_state import LoopStates
 from flyball.store.outbox import Outbox, OutboxMessage, Pending, enqueue
-from flyball.store.protocol import Busy, Conflict, Database, Fenced, Full, NewerSchema, StateStore, StoreError
+from flyball.store.protocol import (
+    Busy,
+    Conflict,
+    Database,
+    DiskFull,
+    Fenced,
+    Full,
+    NewerSchema,
+    StateStore,
+    StoreError,
+)
 from flyball.store.sqlite import SqliteDatabase
 
 __all__ = [
     "Busy",
     "Conflict",
     "Database",
+    "DiskFull",
     "Document",
     "Documents",
     "Fenced",

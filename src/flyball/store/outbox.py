@@ -36,6 +36,7 @@ LEAST_URGENT = 9
 _INSERT = """INSERT INTO flyball_outbox
     (id, channel, urgency, accepted_s, size_bytes, key, headers, event_time_s, content_type, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_COLUMNS = "id, channel, body, key, headers, event_time_s, content_type, urgency, accepted_s"
 # What SQLite itself spends on a message besides its contents, roughly: row, index entry, integers.
 _OVERHEAD_BYTES = 64
 
@@ -153,6 +154,26 @@ class Outbox:
         with self._taking:
             return len(self._out)
 
+    def read(self, first: int, last: int, limit: int) -> list[Pending]:
+        """Unconfirmed messages with first <= seq <= last, in order of acceptance, at most `limit`.
+
+        For a relay that keeps its own account of what it has: nothing is marked as taken.
+        """
+        rows = self._database.read(
+            lambda t: t.execute(
+                f"SELECT seq, {_COLUMNS} FROM flyball_outbox WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?",
+                (first, last, limit),
+            ).fetchall()
+        )
+        return [_as_pending(row) for row in rows]
+
+    def newest(self) -> int:
+        """The highest sequence number that was ever given; 0: none. What is committed later gets a higher one."""
+        row = self._database.read(
+            lambda t: t.execute("SELECT seq FROM sqlite_sequence WHERE name = 'flyball_outbox'").fetchone()
+        )
+        return 0 if row is None else int(row[0])
+
     def pending(self) -> tuple[int, int]:
         """Messages accepted and not confirmed, taken ones included, and their bytes."""
         row = self._database.read(
@@ -238,13 +259,16 @@ def _row(message: OutboxMessage, now_s: float) -> tuple[Any, ...]:
 
 
 def _pending(transaction: Transaction, seq: int) -> Pending:
-    row = transaction.execute(
-        "SELECT id, channel, body, key, headers, event_time_s, content_type, urgency, accepted_s "
-        "FROM flyball_outbox WHERE seq = ?",
-        (seq,),
-    ).fetchone()
-    headers = {} if row[4] is None else {name: _restored(value) for name, value in json.loads(row[4]).items()}
-    return Pending(seq, row[8], OutboxMessage(row[0], row[1], row[2], row[3], headers, row[5], row[6], row[7]))
+    return _as_pending(
+        transaction.execute(f"SELECT seq, {_COLUMNS} FROM flyball_outbox WHERE seq = ?", (seq,)).fetchone()
+    )
+
+
+def _as_pending(row: Sequence[Any]) -> Pending:
+    seq, id, channel, body, key, carried, event_time_s, content_type, urgency, accepted_s = row
+    headers = {} if carried is None else {name: _restored(value) for name, value in json.loads(carried).items()}
+    message = OutboxMessage(id, channel, body, key, headers, event_time_s, content_type, urgency)
+    return Pending(seq, accepted_s, message)
 
 
 def _carried(value: HeaderValue) -> Any:

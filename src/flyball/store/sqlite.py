@@ -24,7 +24,7 @@ from flyball.errors import InvalidValue
 from flyball.store import schema
 from flyball.store.group_commit import GroupCommit, Job
 from flyball.store.host_time import HostTime, host_time
-from flyball.store.protocol import Busy, Full, StoreError, Transaction
+from flyball.store.protocol import Busy, DiskFull, StoreError, Transaction
 
 Result = TypeVar("Result")
 Durability = Literal["power", "process"]
@@ -169,7 +169,7 @@ class SqliteDatabase:
     def _explained(self, error: sqlite3.Error) -> StoreError:
         text = str(error)
         if "disk is full" in text:
-            return Full(
+            return DiskFull(
                 f"no room left for {self.path} ({text}): free some space; what was accepted before is kept"
             )
         if _is_busy(error):

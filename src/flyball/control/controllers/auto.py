@@ -19,6 +19,8 @@ _TRIPS_OF_RATE = 20.0
 _LEAST_RATE_SPAN_S = 1.0
 _TRIPS_A_ROUND = 2.5
 _LONGEST_QUEUE = 1e6
+_LARGE_ENOUGH = 32
+"""A batch of this size costs little more for a message than a larger one: smaller windows are not divided."""
 _SHORTEST_DRAIN_S = 0.03
 """Long enough for publishers with unlike rounds to drain at the same time."""
 
@@ -76,7 +78,7 @@ class Auto:
     whom the window holds back let their messages drain for a moment. The times given to this law therefore
     count from 1970 (clocks that disagree make a drain less telling, nothing else).
 
-    Batches are at most an eighth of the window, so that several are on the way and the next is never far.
+    Batches are at most an eighth of a large window, so that several are on the way and the next is never far.
 
     >>> auto = Auto(start_window=8)
     >>> state = auto.initial((1.0, 1.0, 0.0, 1.0))
@@ -222,7 +224,7 @@ class Auto:
             "rate": state.rates[0][1] if state.rates else 0.0,
             "round_trip_s": state.trips[0][1] if state.trips else 0.0,
         }
-        command = Batching(1.0, float(max(1, math.ceil(window / 8))), 0.0, float(window))
+        command = Batching(1.0, float(max(math.ceil(window / 8), min(window, _LARGE_ENOUGH))), 0.0, float(window))
         return Action(command, parts, saturated=int(window >= self.max_window), reason=reason)
 
 

@@ -1,0 +1,163 @@
+"""One accepted message on its way, and what its sender can await; and the queue in which they wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+
+from flyball.brokers import Message
+from flyball.errors import FlyballError
+from flyball.store.outbox import LEAST_URGENT, OutboxMessage, Pending
+
+
+class Rejected(FlyballError, ValueError):
+    """The broker will never take this message; it was removed from the outbox."""
+
+
+class Dropped(FlyballError, RuntimeError):
+    """The message was not accepted, because there was no room and the publisher drops then."""
+
+
+class Handle:
+    """An accepted message: `id`, and `await confirmed()` until the broker (or as many as required) has it."""
+
+    __slots__ = (
+        "__weakref__",
+        "_error",
+        "_future",
+        "_left",
+        "accepted",
+        "channel",
+        "due_s",
+        "id",
+        "message",
+        "seq",
+        "size_bytes",
+        "urgency",
+    )
+
+    def __init__(self, message: Message, channel: str, urgency: int, size_bytes: int, required: int) -> None:
+        self.id = message.id
+        self.message = message
+        self.channel = channel
+        self.urgency = urgency
+        self.size_bytes = size_bytes
+        self.accepted = False
+        """The message is safe in the outbox."""
+        self.seq = 0
+        self.due_s = 0.0
+        self._left = required
+        self._error: BaseException | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id} {'confirmed' if self.is_confirmed else 'waiting'}>"
+
+    @property
+    def is_confirmed(self) -> bool:
+        return self._left <= 0
+
+    async def confirmed(self) -> None:
+        """Wait for the confirm; raises `Rejected` where no broker will ever take it, `Dropped` if dropped."""
+        if self._error is not None:
+            raise self._error
+        if self._left <= 0:
+            return
+        if self._future is None:
+            self._future = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._future)
+
+    def _confirm(self) -> bool:
+        """One target has it; True: that was the last one required."""
+        self._left -= 1
+        if self._left != 0:
+            return False
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+        return True
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = error
+        if self._future is not None and not self._future.done():
+            self._future.set_exception(error)
+            self._future.exception()  # seen: nobody may be waiting
+
+
+def stored_form(handle: Handle) -> OutboxMessage:
+    """What the outbox keeps of it."""
+    m = handle.message
+    return OutboxMessage(
+        m.id, handle.channel, m.body, m.key, m.headers, m.event_time_s, m.content_type, handle.urgency
+    )
+
+
+def from_store(pending: Pending, required: int, ageing_s: float) -> Handle:
+    """A message of an earlier run, or of the application's own transaction."""
+    m = pending.message
+    message = Message(m.body, m.id, m.key, m.headers, m.event_time_s, m.content_type)
+    handle = Handle(message, m.channel, m.urgency, len(m.body), required)
+    handle.seq, handle.accepted = pending.seq, True
+    handle.due_s = pending.accepted_s + m.urgency * ageing_s
+    return handle
+
+
+class ReadyQueue:
+    """Messages that wait for one target: by class, and between classes by due time (see `store.outbox`)."""
+
+    __slots__ = ("_classes", "_count")
+
+    def __init__(self) -> None:
+        self._classes: list[deque[Handle]] = [deque() for _ in range(LEAST_URGENT + 1)]
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, handles: Iterable[Handle]) -> None:
+        for handle in handles:
+            self._classes[handle.urgency].append(handle)
+            self._count += 1
+
+    def give_back(self, handles: list[Handle]) -> None:
+        """These come again first of their class."""
+        for handle in reversed(handles):
+            self._classes[handle.urgency].appendleft(handle)
+        self._count += len(handles)
+
+    def take(self, count: int) -> list[Handle]:
+        """The `count` messages with the earliest due times.
+
+        >>> queue = ReadyQueue()
+        >>> for urgency, due_s in ((4, 20.0), (0, 1.0), (4, 21.0), (9, 0.5)):
+        ...     handle = Handle(Message(b""), "alerts", urgency, 0, 1)
+        ...     handle.due_s = due_s
+        ...     queue.add([handle])
+        >>> [handle.due_s for handle in queue.take(3)], len(queue)
+        ([0.5, 1.0, 20.0], 1)
+        """
+        waiting = [each for each in self._classes if each]
+        if len(waiting) == 1:
+            only = waiting[0]
+            taken = [only.popleft() for _ in range(min(count, len(only)))]
+        else:
+            taken = []
+            while waiting and len(taken) < count:
+                first = min(waiting, key=_due)
+                taken.append(first.popleft())
+                if not first:
+                    waiting.remove(first)
+        self._count -= len(taken)
+        return taken
+
+    def drop_settled(self) -> int:
+        """Forget what enough other targets have confirmed; how many that were."""
+        before = self._count
+        for urgency, each in enumerate(self._classes):
+            self._classes[urgency] = deque(handle for handle in each if not handle.is_confirmed)
+        self._count = sum(map(len, self._classes))
+        return before - self._count
+
+
+def _due(waiting: deque[Handle]) -> float:
+    return waiting[0].due_s

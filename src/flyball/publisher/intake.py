@@ -1,0 +1,164 @@
+"""The receive side: a finite buffer of messages that wait to be safe in the outbox, written together.
+
+Whoever publishes waits for the commit that holds its message. While one commit is under way the next one gathers,
+so the busier it is the more messages share the wait for the disk, and a lone message waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Literal, TypeAlias
+
+from flyball.publisher.entry import Dropped, Handle, stored_form
+from flyball.publisher.memory_outbox import OutboxLike
+from flyball.publisher.pool import WorkerPool
+from flyball.store.protocol import DiskFull, Full, StoreError
+
+WhenFull: TypeAlias = Literal["wait", "error", "drop"]
+
+_MOST_TOGETHER = 500
+_MOST_BYTES_TOGETHER = 1 << 20
+_RETRY_S = 0.05
+
+
+class BufferFull(Full):
+    """The receive buffer is full: messages come faster than the outbox takes them."""
+
+
+class _Group:
+    """Messages that are committed together."""
+
+    __slots__ = ("bytes", "done", "handles")
+
+    def __init__(self) -> None:
+        self.handles: list[Handle] = []
+        self.bytes = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Intake:
+    """Writes to the outbox in groups; `on_accepted` is told of messages once they are safe.
+
+    `accounting` is held from the commit until `on_accepted` has been told, so that whoever looks for messages
+    of other writers never takes ours for theirs.
+    """
+
+    def __init__(
+        self,
+        outbox: OutboxLike,
+        pool: WorkerPool,
+        *,
+        accounting: asyncio.Lock,
+        capacity: int,
+        when_full: WhenFull,
+        on_accepted: Callable[[list[Handle], Sequence[int]], None],
+    ) -> None:
+        self._outbox, self._pool, self._accounting = outbox, pool, accounting
+        self._capacity, self._when_full, self._on_accepted = capacity, when_full, on_accepted
+        self._groups: deque[_Group] = deque()
+        self._buffered = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self.dropped = 0
+        self.refused = 0
+
+    @property
+    def buffered(self) -> int:
+        return self._buffered
+
+    async def accept(self, handles: Sequence[Handle]) -> None:
+        """Return when all of them are safe, or refused (each then says so itself)."""
+        waits: list[asyncio.Future[None]] = []
+        for handle in handles:
+            while self._buffered >= self._capacity:
+                if self._when_full != "wait":
+                    self._refuse(handle, BufferFull(f"the receive buffer holds {self._capacity} messages already"))
+                    break
+                self._room.clear()
+                await self._room.wait()
+            else:
+                group = self._group(handle)
+                if not waits or waits[-1] is not group.done:
+                    waits.append(group.done)
+        for done in waits:
+            await asyncio.shield(done)
+
+    def confirmed(self) -> None:
+        """Something left the outbox: there may be room."""
+        self._room.set()
+
+    async def close(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+
+    def _group(self, handle: Handle) -> _Group:
+        group = self._groups[-1] if self._groups else None
+        if group is None or len(group.handles) >= _MOST_TOGETHER or group.bytes >= _MOST_BYTES_TOGETHER:
+            group = _Group()
+            self._groups.append(group)
+        group.handles.append(handle)
+        group.bytes += handle.size_bytes
+        self._buffered += 1
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+        return group
+
+    async def _write(self) -> None:
+        try:
+            while self._groups:
+                group = self._groups.popleft()
+                await self._store(group.handles)
+                self._buffered -= len(group.handles)
+                self._room.set()
+                if not group.done.done():
+                    group.done.set_result(None)
+        finally:
+            self._writing = None
+
+    async def _store(self, handles: list[Handle]) -> None:
+        """Append all; where they do not fit together, as many as fit, the others by `when_full`."""
+        left = handles
+        size = len(left)
+        while left:
+            head = left[:size]
+            try:
+                messages = [stored_form(handle) for handle in head]
+                async with self._accounting:
+                    seqs = await self._pool.run("receive", self._outbox.append, messages)
+                    self._on_accepted(head, seqs)
+            except DiskFull as error:
+                for handle in left:
+                    self._refuse(handle, error)
+                return
+            except Full as error:
+                if size > 1:
+                    size = size // 2
+                elif self._when_full == "wait":
+                    await self._wait_for_room()
+                else:
+                    self._refuse(head[0], error)
+                    left = left[1:]
+                continue
+            except StoreError as error:
+                for handle in left:
+                    self._refuse(handle, error)
+                return
+            left = left[len(head) :]
+
+    async def _wait_for_room(self) -> None:
+        self._room.clear()
+        with suppress(TimeoutError):
+            # Other processes may make room too, and do not tell us.
+            await asyncio.wait_for(self._room.wait(), _RETRY_S)
+
+    def _refuse(self, handle: Handle, error: StoreError) -> None:
+        if self._when_full == "drop" and isinstance(error, Full) and not isinstance(error, DiskFull):
+            self.dropped += 1
+            handle._fail(Dropped(f"message {handle.id} was dropped: {error}"))
+        else:
+            self.refused += 1
+            handle._fail(error)

@@ -1,0 +1,263 @@
+"""One target of a publisher: what waits for it, what is on the way to it, and the policy that decides.
+
+Carries out what `policy` decides; one task a batch, none a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from flyball.brokers import Broker, Message, Sender, SendResult, connect
+from flyball.brokers.backoff import delays_s
+from flyball.brokers.port import BrokerError, Kind, TooLarge, Unreachable
+from flyball.errors import InvalidValue
+from flyball.publisher import policy as rules
+from flyball.publisher.entry import Handle, ReadyQueue
+
+_WATCH_S = 0.05
+_KEPT_RECEIPTS = 2000
+_BACKLOG_OF_SETTLED = 10_000
+"""Messages that enough other targets have confirmed already wait up to this number for a target that is behind."""
+_ENDLESS = 10**9
+
+# Times from 1970 that never go back: publishers on one host agree on them (the law `auto` asks for that).
+_EPOCH_S = time.time() - time.monotonic()
+
+
+def now_s() -> float:
+    return time.monotonic() + _EPOCH_S
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A channel at a broker."""
+
+    url: str
+    channel: str
+    declare: Kind | None = None
+    producer: str | None = None
+
+    async def open(self) -> tuple[Broker, Sender]:
+        broker = await connect(self.url)
+        try:
+            if self.declare is not None:
+                await broker.declare(self.channel, self.declare)
+            return broker, await broker.sender(self.channel, producer=self.producer)
+        except BaseException:
+            await broker.close()
+            raise
+
+
+@dataclass(slots=True)
+class LaneCounts:
+    """Messages of one target, counted from the start of the publisher."""
+
+    confirmed: int = 0
+    repeated: int = 0
+    rejected: int = 0
+    skipped: int = 0
+    batches: int = 0
+
+
+class Lane:
+    """Sends what it is given to one target until it is confirmed.
+
+    `on_settled` is told of messages that this target was the last required to confirm, `on_rejected` of those
+    that the broker will never take.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        policy: rules.Policy,
+        *,
+        batch: int,
+        on_settled: Callable[[list[Handle]], None],
+        on_rejected: Callable[[Handle, BrokerError], None],
+    ) -> None:
+        self.target = target
+        self.counts = LaneCounts()
+        self.receipts: deque[rules.Receipt] = deque(maxlen=_KEPT_RECEIPTS)
+        self.trouble: BrokerError | None = None
+        """Why the target took nothing the last time, None once it takes messages again."""
+        self._policy = policy
+        self._state = rules.start(policy, now_s(), batch=batch)
+        self._on_settled, self._on_rejected = on_settled, on_rejected
+        self._queue = ReadyQueue()
+        self._broker: Broker | None = None
+        self._sender: Sender | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._new = 0
+        self._events: list[rules.Event] = []
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._delays: Iterator[float] = delays_s(_ENDLESS)
+        self._closed = False
+
+    # --- from the publisher -------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connect. A broker that is not there is waited for in the background; a wrong channel is an error."""
+        try:
+            self._broker, self._sender = await self.target.open()
+        except Unreachable as error:
+            self.trouble = error
+            self._tell(rules.Blocked(now_s()))
+        self._spawn(self._watch())
+
+    def open_later(self) -> None:
+        """Connect in the background, for as long as it takes."""
+        self._tell(rules.Blocked(now_s()))
+        self._spawn(self._watch())
+
+    def add(self, handles: Sequence[Handle]) -> None:
+        self._queue.add(handles)
+        self._new += len(handles)
+        if len(self._queue) > _BACKLOG_OF_SETTLED:
+            self._skip_settled()
+        self._wake()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._broker is not None:
+            with suppress(BrokerError):
+                await self._broker.close()
+
+    @property
+    def state(self) -> rules.State:
+        return self._state
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    # --- deciding -----------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Decide once for all that happens in this turn of the event loop."""
+        if not self._scheduled and not self._closed:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        new, self._new = self._new, 0
+        events, self._events = self._events, []
+        if new:
+            events.append(rules.Accepted(now_s(), new))
+        if events:
+            self._tell(*events)
+
+    def _tell(self, *events: rules.Event) -> None:
+        if self._closed:
+            return
+        self._state, decisions = rules.decide(self._policy, self._state, *events)
+        self.receipts.extend(decisions.receipts)
+        for batch in decisions.send:
+            self.counts.batches += 1
+            self._spawn(self._carry(batch, self._queue.take(batch.count)))
+        wake_s = decisions.wake_s
+        if wake_s is not None:
+            delay_s = max(0.0, wake_s - events[-1].now_s)
+            loop = asyncio.get_running_loop()
+            when = loop.time() + delay_s
+            if self._timer is not None:
+                if not self._timer.cancelled() and self._timer.when() <= when:
+                    return  # comes early enough; a timer too early does no harm
+                self._timer.cancel()
+            self._timer = loop.call_at(when, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._tell(rules.Timer(now_s()))
+
+    def _skip_settled(self) -> None:
+        skipped = self._queue.drop_settled()
+        if skipped:
+            self.counts.skipped += skipped
+            self._turn()  # what is withdrawn has to be known first
+            self._tell(rules.Withdrawn(now_s(), skipped))
+
+    # --- carrying out -------------------------------------------------------------------------------------------
+
+    async def _carry(self, batch: rules.Batch, handles: list[Handle]) -> None:
+        results = await self._send([handle.message for handle in handles])
+        self._account(batch, handles, results)
+
+    async def _send(self, messages: list[Message]) -> list[SendResult]:
+        if self._sender is None:
+            lost = Unreachable(f"there is no connection to {self.target.channel!r} yet")
+            return [SendResult(message.id, lost) for message in messages]
+        try:
+            return await self._sender.send_batch(messages)
+        except BrokerError as error:
+            return [SendResult(message.id, error) for message in messages]
+
+    def _account(self, batch: rules.Batch, handles: list[Handle], results: list[SendResult]) -> None:
+        again: list[Handle] = []
+        stored = handles
+        if any(result.error is not None for result in results):
+            stored, again = self._sort_out(handles, results)
+        self.counts.confirmed += len(stored)
+        settled = [handle for handle in stored if handle._confirm()]
+        if settled:
+            self._on_settled(settled)
+        if again:
+            self.counts.repeated += len(again)
+            self._queue.give_back(again)
+            time_s = now_s()
+            self._events.append(rules.Failed(time_s, batch, len(again), time_s + next(self._delays)))
+        else:
+            if self.trouble is not None:
+                self.trouble, self._delays = None, delays_s(_ENDLESS)
+            self._events.append(rules.Confirmed(now_s(), batch))
+        self._wake()
+
+    def _sort_out(
+        self, handles: Iterable[Handle], results: Iterable[SendResult]
+    ) -> tuple[list[Handle], list[Handle]]:
+        """(stored, to be sent again); what no broker will ever take is rejected."""
+        stored: list[Handle] = []
+        again: list[Handle] = []
+        for handle, result in zip(handles, results, strict=True):
+            if result.error is None:
+                stored.append(handle)
+            elif isinstance(result.error, TooLarge | InvalidValue):
+                self.counts.rejected += 1
+                self._on_rejected(handle, result.error)
+            else:
+                self.trouble = result.error
+                again.append(handle)
+        return stored, again
+
+    async def _watch(self) -> None:
+        """Notice what brokers do not announce: that they ask for silence, and that they are back."""
+        while self._sender is None:
+            for wait_s in delays_s(_ENDLESS, longest_s=2.0):
+                await asyncio.sleep(wait_s)
+                try:
+                    self._broker, self._sender = await self.target.open()
+                    break
+                except BrokerError as error:
+                    self.trouble = error
+        while True:
+            blocked = self._sender.blocked
+            if blocked != self._state.blocked:
+                self._tell(rules.Blocked(now_s()) if blocked else rules.Unblocked(now_s()))
+            await asyncio.sleep(_WATCH_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,483 @@
+"""`Publisher`: accepts messages durably and brings them to one or several brokers, tuning itself.
+
+    async with Publisher("amqp://localhost/", channel="orders", outbox="orders.db") as publisher:
+        handle = await publisher.publish(b"...")      # safe in the outbox
+        await handle.confirmed()                      # the broker has it
+
+The parts, as in S4::
+
+    publish() ─▶ receive buffer ─▶ outbox (store) ─▶ backlog ─▶ lane per target: policy, window ─▶ broker
+                 (intake.py)       writes first                 (lane.py, policy.py)
+
+Delivery is at least once: after a crash what was not confirmed is sent again, with the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from flyball.brokers import Message
+from flyball.brokers.patterns import check_name
+from flyball.brokers.port import BrokerError, HeaderValue, Kind, new_id
+from flyball.control.controllers import catalogue
+from flyball.control.step import Controller
+from flyball.errors import FlyballError, InvalidValue
+from flyball.publisher import policy as rules
+from flyball.publisher.backlog import Backlog
+from flyball.publisher.entry import Dropped, Handle, Rejected
+from flyball.publisher.intake import Intake, WhenFull
+from flyball.publisher.lane import Lane, Target, now_s
+from flyball.publisher.memory_outbox import MemoryOutbox, OutboxLike
+from flyball.publisher.pool import WorkerPool
+from flyball.store import Full, Outbox, SqliteDatabase, StoreError
+from flyball.store.outbox import LEAST_URGENT
+from flyball.store.sqlite import Durability
+
+_MEMORY_BYTES = 64 << 20
+_DISK_BYTES = 4 << 30
+_OVERHEAD_BYTES = 200
+_MOST_HELD = 20_000
+_READ_TOGETHER = 500
+_YIELD_EVERY = 64
+_RELAY_S = 0.05
+_RETRY_S = 0.5
+
+
+class OutboxInUse(FlyballError, RuntimeError):
+    """Another publisher relays this outbox: two would send everything twice."""
+
+
+class Undelivered(FlyballError, RuntimeError):
+    """The publisher was closed before the broker confirmed everything, and nothing keeps what is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Messages since the publisher was opened; `waiting` are accepted and not confirmed."""
+
+    accepted: int
+    confirmed: int
+    dropped: int
+    refused: int
+    rejected: int
+    repeated: int
+    waiting: int
+    in_flight: int
+    buffered: int
+
+
+class Publisher:
+    """Publishes to `channel` at one broker (`url`) or at several (`targets`, of which `require` must confirm).
+
+    `outbox` is the path of a SQLite file, which may be the application's own database, or "memory". `law` is
+    "auto", "s4", "static" or a controller of your own; `batch` its initial N. When there is no room (receive
+    buffer of `buffer` messages, outbox of `max_bytes`), `publish` waits, raises (`when_full="error"`) or drops
+    and counts. `ageing_s`: a message of urgency u waits at most u · ageing_s longer than an urgent one.
+    `declare` makes the channel ("queue" or "log") where it does not exist. `workers` are the threads for
+    store work. With `require` below the number of targets, a message is done when that many have it; the
+    others still get it while this process lives and they are not too far behind.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        outbox: str | Path,
+        channel: str | None = None,
+        targets: Sequence[str | tuple[str, str]] | None = None,
+        require: int | None = None,
+        law: str | Controller[Any] = "auto",
+        batch: int = 1,
+        when_full: WhenFull = "wait",
+        buffer: int = 10_000,
+        max_bytes: int | None = None,
+        durability: Durability = "power",
+        ageing_s: float = 5.0,
+        max_wait_s: float = 0.2,
+        declare: Kind | None = None,
+        workers: int = 2,
+        close_timeout_s: float = 30.0,
+    ) -> None:
+        if (url is None) == (targets is None):
+            raise InvalidValue("a publisher needs either a broker URL or targets=[…], and not both")
+        if when_full not in ("wait", "error", "drop"):
+            raise InvalidValue(f"when_full is 'wait', 'error' or 'drop', got {when_full!r}")
+        if buffer < 1:
+            raise InvalidValue(f"the receive buffer holds at least 1 message, got {buffer}")
+        if not ageing_s >= 0.0:
+            raise InvalidValue(f"ageing_s is a number of seconds from 0, got {ageing_s!r}")
+        self._channel = None if channel is None else check_name(channel)
+        self._targets = [url] if url is not None else list(targets or [])
+        count = len(self._targets)
+        self._require = count if require is None else require
+        if not 1 <= self._require <= count:
+            raise InvalidValue(f"require is from 1 to the number of targets, {count}, got {require}")
+        self._policy = rules.Policy(catalogue.make(law) if isinstance(law, str) else law, max_wait_s)
+        rules.start(self._policy, 0.0, batch=batch)  # a law that does not fit is refused here, not later
+        self._batch, self._declare, self._ageing_s = batch, declare, ageing_s
+        self._when_full, self._buffer = when_full, buffer
+        self._max_bytes, self._durability = max_bytes, durability
+        self._workers, self._close_timeout_s = workers, close_timeout_s
+        self._place = "memory" if outbox == "memory" else Path(outbox)
+        self._memory: MemoryOutbox | None = None
+        self._outbox: OutboxLike
+        self._database: SqliteDatabase | None = None
+        self._lock: IO[str] | None = None
+        self._lanes: dict[str, list[Lane]] = {}
+        self._done: list[int] = []
+        self._removing: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._relaying: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        self._unsettled = 0
+        self._since_yield = 0
+        self._accepted = self._confirmed = self._rejected = self._dropped = self._refused = 0
+        self._open = False
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._pool = WorkerPool(self._workers)
+        self._accounting = asyncio.Lock()
+        try:
+            if isinstance(self._place, str):
+                self._memory = MemoryOutbox(self._max_bytes or _MEMORY_BYTES)
+                self._outbox = self._memory
+            else:
+                self._lock = _locked(self._place)
+                self._database = await self._pool.run(
+                    "receive", lambda: SqliteDatabase(self._place, durability=self._durability)
+                )
+                database = self._database
+                self._outbox = await self._pool.run(
+                    "receive", lambda: Outbox(database, max_bytes=self._max_bytes or _DISK_BYTES)
+                )
+            newest = await self._pool.run("publish", self._outbox.newest)
+            self._backlog = Backlog(newest, required=self._require, ageing_s=self._ageing_s, most_held=_MOST_HELD)
+            self._intake = Intake(
+                self._outbox,
+                self._pool,
+                accounting=self._accounting,
+                capacity=self._buffer,
+                when_full=self._when_full,
+                on_accepted=self._on_accepted,
+            )
+            self._open = True
+            if self._channel is not None:
+                await asyncio.gather(*(lane.open() for lane in self._lanes_of(self._channel, opened=False)))
+        except BaseException:
+            await self._release()
+            raise
+        if self._database is not None:
+            self._relaying = asyncio.get_running_loop().create_task(self._relay())
+            self._read_on()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self._finish()
+        finally:
+            await self._release()
+
+    async def drain(self) -> None:
+        """Wait until everything that was accepted is confirmed."""
+        while self._unsettled or self._backlog.unread:
+            self._settled.clear()
+            await self._settled.wait()
+
+    # --- publishing ---------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        body: bytes,
+        *,
+        key: bytes | None = None,
+        urgency: int = 4,
+        headers: Mapping[str, HeaderValue] | None = None,
+        event_time_s: float | None = None,
+        content_type: str | None = None,
+        id: str | None = None,
+        channel: str | None = None,
+    ) -> Handle:
+        """Accept a message; returns when it is safe in the outbox. `handle.confirmed()` awaits the broker."""
+        message = Message(body, id or new_id(), key, headers or {}, event_time_s, content_type)
+        (handle,) = await self.publish_many((message,), urgency=urgency, channel=channel)
+        if handle._error is not None and not isinstance(handle._error, Dropped):
+            raise handle._error
+        return handle
+
+    async def publish_many(
+        self, messages: Iterable[Message], *, urgency: int = 4, channel: str | None = None
+    ) -> list[Handle]:
+        """Accept many at once: one wait for the disk. A message that was refused says so in its handle."""
+        if not self._open:
+            raise InvalidValue("this publisher is not open: use it in `async with Publisher(…) as publisher`")
+        if not 0 <= urgency <= LEAST_URGENT:
+            raise InvalidValue(f"urgency is a class from 0 (most urgent) to {LEAST_URGENT}, not {urgency!r}")
+        name = self._channel if channel is None else check_name(channel)
+        if name is None:
+            raise InvalidValue("this publisher has no channel of its own: name one, publish(…, channel=…)")
+        required = self._require
+        handles = [
+            Handle(message, name, urgency, len(message.body) + len(message.key or b"") + _OVERHEAD_BYTES, required)
+            for message in messages
+        ]
+        if not handles:
+            return handles
+        self._lanes_of(name)
+        if self._memory is None:
+            await self._intake.accept(handles)
+        else:
+            await self._accept_in_memory(self._memory, handles)
+        return handles
+
+    async def _accept_in_memory(self, outbox: MemoryOutbox, handles: list[Handle]) -> None:
+        self._since_yield += len(handles)
+        if self._since_yield >= _YIELD_EVERY:
+            self._since_yield = 0
+            await asyncio.sleep(0)  # nothing else here gives the event loop its turn
+        try:
+            self._on_accepted(handles, outbox.enter([handle.size_bytes for handle in handles]))
+            return
+        except Full as error:
+            if len(handles) == 1 and self._when_full != "wait":
+                self._refuse(handles[0], error)
+                return
+        for handle in handles:
+            while not handle.accepted and handle._error is None:
+                try:
+                    self._on_accepted([handle], outbox.enter([handle.size_bytes]))
+                except Full as error:
+                    if self._when_full != "wait" or not outbox.pending()[0]:
+                        self._refuse(handle, error)  # also what would not fit into an empty outbox
+                        break
+                    self._settled.clear()
+                    await self._settled.wait()
+
+    def _refuse(self, handle: Handle, error: StoreError) -> None:
+        if self._when_full == "drop":
+            self._dropped += 1
+            handle._fail(Dropped(f"message {handle.id} was dropped: {error}"))
+        else:
+            self._refused += 1
+            handle._fail(error)
+
+    # --- what it says about itself ------------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> Counters:
+        lanes = [lane for lanes in self._lanes.values() for lane in lanes]
+        return Counters(
+            accepted=self._accepted,
+            confirmed=self._confirmed,
+            dropped=self._dropped + self._intake.dropped,
+            refused=self._refused + self._intake.refused,
+            rejected=self._rejected,
+            repeated=sum(lane.counts.repeated for lane in lanes),
+            waiting=self._unsettled,
+            in_flight=sum(lane.state.in_flight for lane in lanes),
+            buffered=self._intake.buffered,
+        )
+
+    @property
+    def trouble(self) -> list[str]:
+        """One sentence for each target that takes nothing at the moment."""
+        return [str(lane.trouble) for lanes in self._lanes.values() for lane in lanes if lane.trouble is not None]
+
+    def receipts(self, channel: str | None = None) -> list[rules.Receipt]:
+        """The newest steps of the law, oldest first: what it saw, what it set, and why."""
+        lanes = self._lanes.get(channel or self._channel or "", [])
+        return sorted((receipt for lane in lanes for receipt in lane.receipts), key=lambda r: r.time_s)
+
+    def telemetry(self) -> list[dict[str, Any]]:
+        """One row for each target: its settings and what the law measured last."""
+        return [
+            {
+                "channel": channel,
+                "target": number,
+                "pending": lane.state.pending,
+                "in_flight": lane.state.in_flight,
+                "batch": lane.state.command.most,
+                "poll_s": lane.state.command.poll_s,
+                "window": lane.state.command.window,
+                "confirmed": lane.counts.confirmed,
+                "batches": lane.counts.batches,
+                **(dict(lane.receipts[-1].action.parts) if lane.receipts else {}),
+                "reason": lane.receipts[-1].action.reason if lane.receipts else "",
+            }
+            for channel, lanes in self._lanes.items()
+            for number, lane in enumerate(lanes)
+        ]
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _lanes_of(self, channel: str, *, opened: bool = True) -> list[Lane]:
+        lanes = self._lanes.get(channel)
+        if lanes is None:
+            lanes = self._lanes[channel] = [
+                Lane(
+                    Target(target, channel, self._declare)
+                    if isinstance(target, str)
+                    else Target(target[0], target[1], self._declare),
+                    self._policy,
+                    batch=self._batch,
+                    on_settled=self._on_settled,
+                    on_rejected=self._on_rejected,
+                )
+                for target in self._targets
+            ]
+            if opened:
+                for lane in lanes:
+                    lane.open_later()
+        return lanes
+
+    def _on_accepted(self, handles: list[Handle], seqs: Sequence[int]) -> None:
+        self._accepted += len(handles)
+        self._unsettled += len(handles)
+        self._hand_over(self._backlog.committed(handles, seqs, now_s()))
+        if self._backlog.unread:
+            self._read_on()
+
+    def _hand_over(self, handles: list[Handle]) -> None:
+        if not handles:
+            return
+        channel = handles[0].channel
+        if all(handle.channel == channel for handle in handles):
+            for lane in self._lanes_of(channel):
+                lane.add(handles)
+            return
+        for handle in handles:
+            for lane in self._lanes_of(handle.channel):
+                lane.add([handle])
+
+    def _on_settled(self, handles: list[Handle]) -> None:
+        self._confirmed += len(handles)
+        self._forget(handles)
+
+    def _on_rejected(self, handle: Handle, error: BrokerError) -> None:
+        if handle._error is None and not handle.is_confirmed:
+            self._rejected += 1
+            handle._fail(Rejected(f"message {handle.id} cannot be published: {error}"))
+            self._forget([handle])
+
+    def _forget(self, handles: list[Handle]) -> None:
+        """These are done: out of memory, out of the store, and whoever waits for room may look again."""
+        self._backlog.held -= len(handles)
+        self._unsettled -= len(handles)
+        if self._memory is not None:
+            self._memory.confirm([handle.seq for handle in handles])
+        else:
+            self._done += [handle.seq for handle in handles]
+            if self._removing is None:
+                self._removing = asyncio.get_running_loop().create_task(self._remove())
+            if self._backlog.unread:
+                self._read_on()
+        self._settled.set()
+
+    async def _remove(self) -> None:
+        """Take what is confirmed out of the store, together with all that is confirmed meanwhile."""
+        try:
+            while self._done:
+                seqs, self._done = self._done, []
+                try:
+                    await self._pool.run("publish", self._outbox.confirm, seqs)
+                    self._intake.confirmed()
+                except StoreError:
+                    # A full disk cannot even forget; until it can, a crash would send these again.
+                    self._done = seqs + self._done
+                    await asyncio.sleep(_RETRY_S)
+        finally:
+            self._removing = None
+
+    def _read_on(self) -> None:
+        if self._reading is None and self._open:
+            self._reading = asyncio.get_running_loop().create_task(self._read())
+
+    async def _read(self) -> None:
+        """Bring what is in the store only into memory, as far as there is room."""
+        try:
+            while self._backlog.has_room:
+                wanted = self._backlog.next_range()
+                if wanted is None:
+                    break
+                try:
+                    found = await self._pool.run("publish", self._outbox.read, *wanted, _READ_TOGETHER)
+                except StoreError:
+                    await asyncio.sleep(_RETRY_S)
+                    continue
+                handles, new = self._backlog.read(_READ_TOGETHER, found)
+                self._unsettled += new
+                self._hand_over(handles)
+                self._settled.set()
+        finally:
+            self._reading = None
+
+    async def _relay(self) -> None:
+        """Notice what the application has written in its own transactions."""
+        while True:
+            await asyncio.sleep(_RELAY_S)
+            with suppress(StoreError):
+                async with self._accounting:
+                    self._backlog.seen(await self._pool.run("publish", self._outbox.newest))
+            if self._backlog.unread:
+                self._read_on()
+
+    async def _finish(self) -> None:
+        try:
+            await asyncio.wait_for(self.drain(), self._close_timeout_s)
+        except TimeoutError:
+            if self._memory is not None:
+                reasons = "; ".join(self.trouble) or "the broker is slow"
+                raise Undelivered(
+                    f"{self._unsettled} messages were not confirmed within {self._close_timeout_s:g} s "
+                    f"({reasons}) and are lost, for the outbox is in memory: use a file, or raise close_timeout_s"
+                ) from None
+
+    async def _release(self) -> None:
+        self._open = False
+        for lanes in self._lanes.values():
+            await asyncio.gather(*(lane.close() for lane in lanes))
+        for task in (self._relaying, self._reading):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if hasattr(self, "_intake"):
+            await self._intake.close()
+        removing = self._removing
+        if removing is not None:
+            await asyncio.wait([removing], timeout=_RETRY_S)
+            removing.cancel()
+        await asyncio.to_thread(self._pool.close)
+        if self._database is not None:
+            self._database.close()
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _locked(place: Path) -> IO[str]:
+    """Held until the process ends, however it ends: unlike a lease it needs no time to expire after kill -9."""
+    lock_path = place.with_name(place.name + ".publisher")
+    try:
+        lock = lock_path.open("a+")
+    except OSError as error:
+        raise StoreError(f"cannot write next to the outbox {place}: {error.strerror or error}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise OutboxInUse(
+            f"another publisher relays the outbox {place}: use that one, or give this one another file "
+            f"(this is process {os.getpid()})"
+        ) from None
+    return lock
