@@ -26,10 +26,15 @@ _MOST_AT_ONCE = 500
 
 
 def command(
-    url: Annotated[str, typer.Argument(help="Broker, for example sqlite:///events.db or amqp://localhost/.")],
+    url: Annotated[
+        str | None, typer.Argument(help="Broker, for example sqlite:///events.db or amqp://localhost/.")
+    ] = None,
     channel: Annotated[
-        str, typer.Argument(help="Queue; with --group a channel or a pattern such as 'city.*.load'.")
-    ],
+        str | None, typer.Argument(help="Queue; with --group a channel or a pattern such as 'city.*.load'.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="Run the consumer that this file describes.")
+    ] = None,
     group: Annotated[str | None, typer.Option(help="Read as a member of this group (needed for logs).")] = None,
     start: Annotated[
         str, typer.Option("--from", help="Where a new group begins: earliest or latest.")
@@ -46,12 +51,23 @@ def command(
 ) -> None:
     """Take messages and acknowledge each after it was written; what was not acknowledged goes back.
 
-    Latency counts from the time of the event, which is when `flyball publish` handed a message over.
+    Latency counts from the time of the event, which is when `flyball publish` handed a message over. With
+    --config, messages go to the handler that the file names and the consumer holds the goal that it gives.
     """
+    if config is not None:
+        from flyball.cli.consume_config import run_config
+
+        given = {"URL": url, "CHANNEL": channel, "--group": group, "--count": count, "--idle": idle, "--out": out}
+        run_config(config, seconds, quiet, json, [name for name, value in given.items() if value is not None])
+        return
     from flyball.brokers import connect
     from flyball.cli.load import Stop, Tally, figures_table
     from flyball.errors import InvalidValue
 
+    if url is None or channel is None:
+        raise InvalidValue(
+            "say which broker and which queue: flyball consume URL CHANNEL, or --config CONFIG.toml"
+        )
     if json and out == "-":
         raise InvalidValue("--json and --out - both write to standard output: give --out a file")
     where: Literal["earliest", "latest"]

@@ -61,7 +61,7 @@ def command(
             named = str(error)
             raise InvalidValue(named if named.startswith(str(test)) else f"{test}: {named}") from None
     if plot is not None:
-        _draw(fit, u, y, columns, plot)
+        draw(fit, u, y, columns, plot)
         note(f"picture saved in {plot}")
     if json:
         print_json(_document(fit, tested))
@@ -151,7 +151,7 @@ def _show(fit: Fit, tested: Score | None, recorded: int) -> None:
         note(f"warning: {warning}")
 
 
-def _draw(fit: Fit, u: npt.ArrayLike, y: npt.ArrayLike, names: tuple[str, str], path: Path) -> None:
+def draw(fit: Fit, u: npt.ArrayLike, y: npt.ArrayLike, names: tuple[str, str], path: Path) -> None:
     """Above: measured and predicted over time. Below: output over input, the linear range shaded."""
     import numpy as np
 

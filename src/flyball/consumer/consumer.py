@@ -43,6 +43,7 @@ from flyball.consumer.policy import (
     DitherState,
     Goal,
     Latency,
+    Rate,
     Regulator,
     RetryPolicy,
     Seen,
@@ -192,7 +193,7 @@ class Consumer:
     def advice(self) -> str:
         """What the loop or its guard has to say at the moment; empty in everyday operation."""
         last = None if self.loop is None else self.loop.last
-        return "" if last is None else last.alert or last.reason
+        return "" if last is None else "; ".join(filter(None, (last.reason, last.alert)))
 
     def receipts(self) -> list[Receipt]:
         """The newest receipts of the loop (where no other telemetry was asked for)."""
@@ -326,8 +327,8 @@ class Consumer:
             finally:
                 self._receiving_since_s = None
             for delivery in deliveries:
-                if self._pacing is not None and self._target is not None:
-                    self._pacing, wait_s = take(self._pacing, time.monotonic(), max(self._target.setpoint, 1e-3))
+                if self._pacing is not None and (pace := self._pace_per_s) is not None:
+                    self._pacing, wait_s = take(self._pacing, time.monotonic(), pace)
                     if wait_s > 0.0:
                         await asyncio.sleep(wait_s)
                 handling.begin(delivery)
@@ -344,6 +345,13 @@ class Consumer:
         self._aiming, self._target = aim(self._goal, self._aiming, seen)
         self.loop.goal = self._target.setpoint
         return self._target.measurement
+
+    @property
+    def _pace_per_s(self) -> float | None:
+        """The rate of the token bucket; None until a drain knows its own."""
+        if isinstance(self._goal, Rate):
+            return self._goal.per_s
+        return None if self._target is None else max(self._target.setpoint, 1e-3)
 
     def _act(self, window: float) -> None:
         self._wanted = window

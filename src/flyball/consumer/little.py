@@ -112,7 +112,7 @@ class Little:
         return LittleState(as_scalar(command), self.inner.initial(1.0))
 
     def step(self, state: LittleState, sample: Sample) -> tuple[LittleState, Action]:
-        state, jumped = self._residence(state, disturbance(sample, RESIDENCE_S))
+        state, jumped = self._residence(state, self._fresh(state, sample))
         if scalar_error(sample) is None or sample.measurement is None:
             return state, hold(why_unusable(sample))
         if state.residence_s is None:
@@ -147,6 +147,22 @@ class Little:
             )
         after = replace(state, command=command, trim=trim, factor=factor, setpoint=goal, calm=calm, reach=seen)
         return after, Action(command, parts, saturated, reason)
+
+    @staticmethod
+    def _fresh(state: LittleState, sample: Sample) -> float | None:
+        """The residence time that was measured. The very first is checked against Little's law itself: while
+        connections warm up single messages take long, and window / rate cannot be less than what they take."""
+        fresh_s, rate, used = disturbance(sample, RESIDENCE_S), sample.measurement, disturbance(sample, USED)
+        full = used is None or used >= FULL
+        if (
+            fresh_s is None
+            or state.residence_s is not None
+            or not full
+            or not isinstance(rate, float)
+            or rate <= 0
+        ):
+            return fresh_s
+        return min(fresh_s, applied_or(sample, state.command) / rate)
 
     def _residence(self, state: LittleState, fresh_s: float | None) -> tuple[LittleState, bool]:
         """The state with the new residence time taken in, and whether it jumped."""

@@ -153,7 +153,7 @@ def guard_for(controller: Controller[Any]) -> Guard:
     """
     named = functools.partial(Guard, measurement_name="the rate", command_name="the window")
     if isinstance(controller, Little):
-        return named(on_lost="alert", on_inverted="alert", on_stale="alert", on_oscillation="alert")
+        return named(on_lost="ignore", on_inverted="alert", on_stale="alert", on_oscillation="alert")
     if isinstance(controller, Knee):  # its set point is its measurement: only a missing metric can be wrong
         return named(tolerance=1e9, on_stale="ignore", on_saturated="ignore")
     return named(on_stale="alert")

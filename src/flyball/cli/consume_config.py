@@ -1,0 +1,67 @@
+"""flyball consume --config: a consumer with a handler and a goal, as a file describes it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from flyball.cli.output import note, print_json
+from flyball.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from flyball.consumer.consumer import Consumer
+
+
+def run_config(path: Path, seconds: float | None, quiet: bool, json: bool, others: list[str]) -> None:
+    """Consume until a signal comes, or for so long."""
+    from flyball.cli.load import Stop, figures_table
+    from flyball.consumer.config import ConsumerFile
+    from flyball.loops.toml import load_toml
+
+    if others:
+        raise InvalidValue(f"--config says where to consume from and what to do; leave out {', '.join(others)}")
+    consumer = load_toml(path, ConsumerFile).consumer.consumer()
+
+    async def main() -> None:
+        stop = Stop()
+        stop.after(seconds)
+        running = asyncio.create_task(consumer.run())
+        telling = asyncio.create_task(_tell(consumer, quiet))
+        while not stop and not running.done():
+            await stop.sleep(0.2)
+        consumer.stop()
+        telling.cancel()
+        await running
+
+    asyncio.run(main())
+    document = _figures(consumer)
+    if json:
+        print_json(document)
+    else:
+        typer.echo(figures_table(document))
+
+
+async def _tell(consumer: Consumer, quiet: bool) -> None:
+    """Every second what is held and what there is to say about it; a remark only when it changes."""
+    said = ""
+    while not quiet:
+        await asyncio.sleep(1.0)
+        figures = consumer.figures()
+        rate = figures["rate_per_s"]
+        note(f"{figures['handed']:>12,} handled  {rate or 0.0:>10,.0f}/s  window {figures['window']:.2f}")
+        if figures["advice"] and figures["advice"] != said:
+            note(f"             {figures['advice']}")
+        said = figures["advice"]
+
+
+def _figures(consumer: Consumer) -> dict[str, Any]:
+    rates = [receipt.measurement for receipt in consumer.receipts() if isinstance(receipt.measurement, float)]
+    mean = sum(rates) / len(rates) if rates else None
+    return {
+        **consumer.figures(),
+        "samples": len(rates),
+        "mean_rate_per_s": None if mean is None else round(mean, 1),
+    }

@@ -1,0 +1,149 @@
+"""flyball tune: identify a live consumer, and write the config of one that holds its goal."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from flyball.cli.output import JsonOption, note, print_json, table
+from flyball.cli.plot import PlotOption, check_plot_path
+from flyball.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from flyball.consumer.tune import Candidate, Tuning
+    from flyball.loops.policy import Receipt
+
+
+def command(
+    url: Annotated[str, typer.Argument(help="Broker, for example amqp://localhost/.")],
+    handler: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", help="What handles a message.")],
+    goal: Annotated[str, typer.Option(metavar="rate=N", help="The rate to hold, in messages a second.")],
+    queue: Annotated[str | None, typer.Option(help="The queue to consume.")] = None,
+    channel: Annotated[str | None, typer.Option(help="The channel to consume, with --group.")] = None,
+    group: Annotated[str | None, typer.Option(help="The group to be a member of.")] = None,
+    signal: Annotated[
+        str, typer.Option(metavar="staircase|prbs", help="How the window is moved in the experiment.")
+    ] = "staircase",
+    max_window: Annotated[int, typer.Option(min=2, max=65_535, help="Widest window of the experiment.")] = 30,
+    samples: Annotated[int, typer.Option(min=12, max=3600, help="Length of the experiment.")] = 30,
+    hold: Annotated[int, typer.Option(min=1, help="Samples for which each window is held.")] = 3,
+    period: Annotated[float, typer.Option(min=0.1, help="Seconds a sample.")] = 1.0,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Handlers at a time.")] = None,
+    settling: Annotated[float, typer.Option(min=1.0, help="Wished settling of the candidates, in samples.")] = 4.0,
+    overshoot: Annotated[float, typer.Option(min=0.0, max=0.99, help="Wished overshoot, as a fraction.")] = 0.1,
+    controller: Annotated[str, typer.Option(help="Which candidate the config gets.")] = "little",
+    out: Annotated[Path | None, typer.Option(metavar="CONFIG.toml", help="Write the config here.")] = None,
+    plot: PlotOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Move the window of a live consumer within bounds, fit a model, and offer controllers with certificates.
+
+    Messages are consumed and handled as always. The config that --out writes is run by `flyball consume --config`.
+    """
+    check_plot_path(plot)
+    if out is not None and not out.parent.is_dir():
+        raise InvalidValue(f"there is no folder {str(out.parent)!r} to write the config in; create it first")
+    kind: Literal["staircase", "prbs"] = "prbs" if signal == "prbs" else "staircase"
+    if signal not in ("staircase", "prbs"):
+        raise InvalidValue(f"--signal is staircase or prbs, got {signal!r}")
+    from flyball.consumer.config import ConsumerConfig, load_handler, to_toml
+    from flyball.consumer.tune import model_table, tune
+    from flyball.loops.toml import check
+
+    load_handler(handler)
+    given = {
+        "url": url,
+        "handler": handler,
+        "queue": queue,
+        "channel": channel,
+        "group": group,
+        "goal": goal,
+        "max_window": float(max_window),
+        "period_s": period,
+        "concurrency": concurrency,
+    }
+    config = check(given, ConsumerConfig, "tune")
+    found = asyncio.run(
+        tune(
+            config,
+            kind=kind,
+            samples=samples,
+            hold_samples=hold,
+            settling=settling,
+            overshoot=overshoot,
+            controller=controller,
+            told=_progress,
+        )
+    )
+    if plot is not None:
+        from flyball.cli.identify import draw
+
+        draw(found.fit, found.windows, found.rates, ("window", "rate per s"), plot)
+        note(f"picture saved in {plot}")
+    if out is not None:
+        out.write_text(to_toml(found.config, model_table(found.fit)))
+        note(f"config written; run it with: flyball consume --config {out}")
+    if json:
+        print_json(_document(found, out))
+    else:
+        _show(found)
+
+
+def _progress(receipt: Receipt) -> None:
+    if isinstance(receipt.measurement, float) and isinstance(receipt.applied, float):
+        note(f"window {receipt.applied:6.2f}  rate {receipt.measurement:9.1f}/s  {receipt.reason}")
+
+
+def _document(found: Tuning, out: Path | None) -> dict[str, Any]:
+    from flyball.consumer.tune import model_table
+
+    return {
+        "model": model_table(found.fit),
+        "r2": found.fit.r2,
+        "linear_range": list(found.fit.linear_range),
+        "confidence": dict(found.fit.confidence),
+        "warnings": list(found.fit.warnings),
+        "samples": len(found.windows),
+        "candidates": [_candidate(one) for one in found.candidates],
+        "controller": found.config.controller,
+        "out": None if out is None else str(out),
+    }
+
+
+def _candidate(one: Candidate) -> dict[str, Any]:
+    from flyball.cli.certificate import document
+
+    return {
+        "name": one.name,
+        "config": one.config,
+        "accepted": one.accepted,
+        "reason": one.reason,
+        "settling": None if one.certificate is None else one.certificate.settling_step,
+        "certificate": None if one.certificate is None else document(one.certificate),
+    }
+
+
+def _show(found: Tuning) -> None:
+    fit, model = found.fit, found.fit.model
+    low, high = fit.linear_range
+    typer.echo(f"y(k+1) = {model.a[0]:.3g}·y(k) + {model.b[0]:.4g}·u(k) {model.offset:+.4g}")
+    typer.echo(f"R² {fit.r2:.3f}, linear for windows from {low:g} to {high:g}, {len(found.windows)} samples")
+    for warning in fit.warnings:
+        note(f"warning: {warning}")
+    rows = []
+    for one in found.candidates:
+        certificate = one.certificate
+        rows.append(
+            (
+                one.name,
+                "refused" if certificate is None else certificate.verdict,
+                None if certificate is None else certificate.settling_step,
+                None if certificate is None else certificate.overshoot,
+                ", ".join(f"{key}={value:.4g}" for key, value in one.config.items() if isinstance(value, float)),
+                one.reason,
+            )
+        )
+    typer.echo("\n" + table(rows, header=("controller", "verdict", "settles in", "overshoot", "gains", "why")))

@@ -1,0 +1,164 @@
+"""A consumer described in TOML: what `flyball tune` writes and `flyball consume --config` runs.
+
+[consumer]
+url = "amqp://localhost/"
+queue = "orders"
+handler = "shop.orders:handle"
+goal = "rate=400"
+controller = { name = "pi", kp = -0.0016, ki = 0.0060 }
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
+
+from flyball.consumer.consumer import Consumer
+from flyball.consumer.handling import Handler
+from flyball.consumer.policy import parse_goal
+from flyball.errors import InvalidValue
+from flyball.loops.policy import Mode
+
+
+class ConsumerConfig(BaseModel):
+    """One consumer."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, Field(description="the broker")]
+    handler: Annotated[str, Field(description="module:function that takes a message")]
+    queue: Annotated[str | None, Field(description="the queue to consume")] = None
+    channel: Annotated[str | None, Field(description="the channel or pattern, with a group")] = None
+    group: Annotated[str | None, Field(description="the group to be a member of")] = None
+    goal: Annotated[str | None, Field(description="rate=400, capacity, latency=0.5 or drain-by=60")] = None
+    controller: Annotated[
+        dict[str, Any] | str | None, Field(description="name of a controller, or a table with its gains")
+    ] = None
+    mode: Annotated[Mode, Field(description="advise and shadow touch nothing, on moves the window")] = "on"
+    concurrency: Annotated[int | None, Strict(), Field(ge=1, description="handlers at a time")] = None
+    handler_timeout_s: Annotated[float | None, Field(gt=0, description="longest time of a handler")] = None
+    retries: Annotated[int, Strict(), Field(ge=0, description="further tries of a failed message")] = 3
+    dead_letter: Annotated[str | None, Field(description="where failed messages go")] = None
+    window: Annotated[int | None, Strict(), Field(ge=1, description="the window at the start")] = None
+    max_window: Annotated[float, Field(ge=1, le=65_535, description="the widest window")] = 2000.0
+    pacing: Annotated[bool, Strict(), Field(description="hand messages over evenly")] = False
+    period_s: Annotated[float, Field(gt=0, description="seconds between samples")] = 1.0
+
+    @field_validator("goal")
+    @classmethod
+    def _is_a_goal(cls, goal: str | None) -> str | None:
+        if goal is not None:
+            parse_goal(goal)
+        return goal
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> ConsumerConfig:
+        self._made(_nothing)
+        return self
+
+    def consumer(self, **more: Any) -> Consumer:
+        """The consumer, with its handler imported."""
+        return self._made(load_handler(self.handler), **more)
+
+    def _made(self, handler: Handler, **more: Any) -> Consumer:
+        given = {
+            name: _tuples(value) for name, value in self.model_dump().items() if name not in ("url", "handler")
+        }
+        return Consumer(self.url, handler=handler, **{**given, **more})
+
+
+class ConsumerFile(BaseModel):
+    """A file with one consumer; `model` is what was found about it, for people to read."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    consumer: ConsumerConfig
+    model: dict[str, Any] = {}
+
+
+def load_handler(name: str) -> Handler:
+    """The function called "module:function", looked for in the current folder too.
+
+    >>> load_handler("json:loads").__name__
+    'loads'
+    >>> load_handler("json")
+    Traceback (most recent call last):
+        ...
+    flyball.errors.InvalidValue: a handler is named as module:function, got 'json'
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute:
+        raise InvalidValue(f"a handler is named as module:function, got {name!r}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InvalidValue(
+            f"the handler {name!r} cannot be imported ({error}); run it where the module is"
+        ) from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InvalidValue(f"the module {module_name!r} has no {attribute!r}; name a function of it")
+        found = getattr(found, part)
+    if not callable(found):
+        raise InvalidValue(f"the handler {name!r} is {found!r}, not a function of one message")
+    handler: Handler = found
+    return handler
+
+
+def to_toml(config: ConsumerConfig, model: Mapping[str, Any]) -> str:
+    """The file that `flyball consume --config` reads; what has its default is left out.
+
+    >>> config = ConsumerConfig(url="memory://x", queue="q", handler="json:loads", goal="rate=4")
+    >>> print(to_toml(config, {"b": 59.7}))
+    [consumer]
+    url = "memory://x"
+    handler = "json:loads"
+    queue = "q"
+    goal = "rate=4"
+    <BLANKLINE>
+    [model]
+    b = 59.7
+    <BLANKLINE>
+    """
+    lines = ["[consumer]", *_lines(config.model_dump(exclude_defaults=True))]
+    if model:
+        lines += ["", "[model]", *_lines(model)]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_value(value)}" for key, value in table.items() if value is not None]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{text}"'
+
+
+def _tuples(value: Any) -> Any:
+    """Controllers hold tuples where TOML has lists."""
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return value
+
+
+def _nothing(_: object) -> None:
+    """Stands for the handler while a file is checked."""

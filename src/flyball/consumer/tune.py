@@ -1,0 +1,211 @@
+"""Identification on a running consumer: move its window within bounds, fit a model, offer controllers.
+
+The experiment is the consumer itself with a controller that plays a signal (a staircase, or pseudo-random steps
+around the window that the goal needs); messages are handled as always. It is bounded in width, in time and in what
+it asks of the handlers: a staircase ends early once the rate is half again above the goal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from flyball.consumer.config import ConsumerConfig
+from flyball.consumer.little import default_trim
+from flyball.consumer.policy import Rate, parse_goal
+from flyball.control.controllers.common import as_scalar
+from flyball.control.design import ImpossibleWish, design
+from flyball.control.gains import Gains, Kind, StateGains
+from flyball.control.identify import Fit, identify
+from flyball.control.models import first_order
+from flyball.control.signals import Limits, prbs, staircase
+from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.verify import Certificate, verify
+from flyball.errors import FlyballError, InvalidValue
+from flyball.loops.policy import Receipt
+
+ENOUGH = 1.5  # part of the goal at which a staircase need not climb further
+_LEAST_ROWS = 12
+
+
+class Untunable(FlyballError, RuntimeError):
+    """The experiment told too little; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Playback:
+    """Gives one value after another, and stays at the last."""
+
+    values: tuple[float, ...] = field(metadata={"help": "the commands, one a sample"})
+    enough: float = field(default=math.inf, metadata={"help": "measurement from which the signal need not rise"})
+
+    def initial(self, command: Value) -> int:  # noqa: ARG002  the signal says where to begin
+        return 0
+
+    def step(self, state: int, sample: Sample) -> tuple[int, Action]:
+        if sample.measurement is None:
+            return state, hold("no measurement: the signal waits")
+        last = len(self.values) - 1
+        if state > 0 and as_scalar(sample.measurement) >= self.enough:
+            state = last + 1
+        return state + 1, Action(self.values[min(state, last)], reason="over" if state > last else "")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A controller that could hold the goal: its config, and the certificate that lets it act (or why none)."""
+
+    name: str
+    config: dict[str, Any]
+    certificate: Certificate | None
+    reason: str
+
+    @property
+    def accepted(self) -> bool:
+        return self.certificate is not None and self.certificate.accepted
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was found."""
+
+    windows: tuple[float, ...]
+    rates: tuple[float, ...]
+    fit: Fit
+    candidates: tuple[Candidate, ...]
+    config: ConsumerConfig
+    """The consumer with the candidate that is recommended."""
+
+
+def signal(
+    kind: Literal["staircase", "prbs"], max_window: float, hold_samples: int, samples: int, centre: float | None
+) -> tuple[float, ...]:
+    """The windows to try.
+
+    >>> signal("staircase", 10.0, hold_samples=1, samples=4, centre=None)
+    (1.0, 4.0, 7.0, 10.0)
+    """
+    limits = Limits(1.0, max_window, hold=hold_samples)
+    if kind == "staircase":
+        steps = max(4, samples // hold_samples)
+        levels = [1.0 + (max_window - 1.0) * step / (steps - 1) for step in range(steps)]
+        return tuple(float(value) for value in staircase(levels, limits))
+    middle = (1.0 + max_window) / 2.0 if centre is None else centre
+    amplitude = min(middle - 1.0, max_window - middle) * 0.8
+    if amplitude <= 0.0:
+        raise InvalidValue(f"a PRBS around {middle:g} needs room on both sides within 1 to {max_window:g}")
+    return tuple(float(value) for value in prbs(samples, middle, amplitude, limits, seed=1))
+
+
+async def record(
+    config: ConsumerConfig, windows: tuple[float, ...], told: Callable[[Receipt], None] = lambda _: None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Play the signal on the live consumer: (windows, rates) of the samples in which messages were not lacking."""
+    goal = parse_goal(config.goal or "")
+    if not isinstance(goal, Rate):
+        raise InvalidValue(
+            f"tuning needs the goal rate=…, got {config.goal!r}: the other goals have their own law"
+        )
+    playback = Playback(windows, enough=ENOUGH * goal.per_s)
+    consumer = config.consumer(controller=playback, mode="on", window=max(1, round(windows[0])))
+    assert consumer.loop is not None
+    deadline = time.monotonic() + (2 * len(windows) + 10) * config.period_s
+    seen = 0
+    async with consumer:
+        while time.monotonic() < deadline:
+            await asyncio.sleep(config.period_s / 4)
+            receipts = consumer.receipts()
+            for receipt in receipts[seen:]:
+                told(receipt)
+            seen = len(receipts)
+            if any(receipt.reason == "over" for receipt in receipts):
+                break
+    rows = [
+        (as_scalar(receipt.applied), as_scalar(receipt.measurement))
+        for receipt in consumer.receipts()[2:]  # the first sample is the start
+        if receipt.measurement is not None and "had no more" not in receipt.reason
+    ]
+    if len(rows) < _LEAST_ROWS:
+        raise Untunable(
+            f"only {len(rows)} samples came in which the queue had messages, {_LEAST_ROWS} are needed: "
+            "publish more, or let the experiment take longer"
+        )
+    return tuple(window for window, _ in rows), tuple(rate for _, rate in rows)
+
+
+def propose(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...]:
+    """Controllers for the plant that was found, the recommended one first among those that are accepted."""
+    trim = default_trim()
+    law = verify(first_order(0.0, 1.0), Gains(trim.kp, trim.ki))
+    found = [Candidate("little", {"name": "little"}, law, "needs no model: measures the residence time itself")]
+    kinds: tuple[tuple[str, Kind, bool], ...] = (
+        ("pi_ff", "pi", True),
+        ("pi", "pi", False),
+        ("state_feedback", "state", False),
+    )
+    for name, kind, feed_forward in kinds:
+        try:
+            made = design(fit.model, kind, settling=settling, overshoot=overshoot, feed_forward=feed_forward)
+        except ImpossibleWish as refused:
+            found.append(Candidate(name, {}, getattr(refused, "certificate", None), str(refused)))
+            continue
+        covariance = fit.covariance[:2, :2] if fit.covariance.shape[0] >= 2 else None
+        certificate = verify(fit.model, made.gains, covariance=covariance)
+        found.append(Candidate(name, _config(name, made.gains), certificate, certificate.reason))
+    return tuple(found)
+
+
+def _config(name: str, gains: Gains | StateGains) -> dict[str, Any]:
+    if isinstance(gains, StateGains):
+        return {"name": name, "ki": gains.ki, "ky": list(gains.ky), "ku": list(gains.ku)}
+    config: dict[str, Any] = {"name": name, "kp": gains.kp, "ki": gains.ki}
+    if name == "pi_ff":
+        config["setpoint_gain"] = gains.feed_forward
+    return config
+
+
+async def tune(
+    config: ConsumerConfig,
+    *,
+    kind: Literal["staircase", "prbs"] = "staircase",
+    samples: int = 30,
+    hold_samples: int = 3,
+    settling: float = 4.0,
+    overshoot: float = 0.1,
+    controller: str = "little",
+    told: Callable[[Receipt], None] = lambda _: None,
+) -> Tuning:
+    """Experiment, model, controllers, config."""
+    if not _LEAST_ROWS <= samples <= 3600:
+        raise InvalidValue(f"an experiment takes from {_LEAST_ROWS} to 3600 samples, got {samples}")
+    played = signal(kind, config.max_window, hold_samples, samples, None)
+    windows, rates = await record(config, played, told)
+    fit = identify(windows, rates, align="same", delay=0)
+    candidates = propose(fit, settling, overshoot)
+    chosen = next((one for one in candidates if one.name == controller), None)
+    if chosen is None:
+        names = ", ".join(one.name for one in candidates)
+        raise InvalidValue(f"the candidates are {names}, got {controller!r}")
+    if not chosen.accepted:
+        raise Untunable(f"{controller} is no candidate for this plant: {chosen.reason}")
+    made = config.model_copy(update={"controller": chosen.config, "max_window": max(config.max_window, 2000.0)})
+    return Tuning(windows, rates, fit, candidates, made)
+
+
+def model_table(fit: Fit) -> dict[str, Any]:
+    """The model as it is written beside the config."""
+    return {
+        "a": fit.model.a[0],
+        "b": fit.model.b[0],
+        "c": fit.model.offset,
+        "delay": fit.model.delay,
+        "r2": fit.r2,
+        "linear_range": list(fit.linear_range),
+    }
+
+
+__all__ = ["Candidate", "Playback", "Tuning", "Untunable", "model_table", "propose", "record", "tune"]

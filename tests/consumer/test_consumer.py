@@ -1,0 +1,371 @@
+"""The consumer: handlers, retries, dead letters, stopping, goals; on memory, then on every real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball import Consumer
+from flyball.brokers import Message, connect
+from flyball.consumer.goals import Capacity, Rate
+from flyball.consumer.settling import RetryPolicy
+from flyball.errors import InvalidValue
+from flyball.store import SqliteDatabase
+
+QUICK = RetryPolicy(retries=2, first_s=0.01, longest_s=0.02)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for what has to come; the bound only ends a test that would hang."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.01)
+
+
+class Log:
+    """A handler that remembers; `work` is what it does meanwhile."""
+
+    def __init__(self, work: Callable[[Message], Awaitable[None]] | None = None) -> None:
+        self.ids: list[str] = []
+        self.running = self.most = 0
+        self._work = work
+
+    async def __call__(self, message: Message) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if self._work is not None:
+                await self._work(message)
+            self.ids.append(message.id)
+        finally:
+            self.running -= 1
+
+
+def bodies(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def waiting(url: str, name: str) -> int:
+    async with await connect(url) as broker:
+        return await broker.depth(name)
+
+
+# --- what can be asked for ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "a consumer reads a queue, or a channel as a member of a group"),
+        ({"queue": "q", "group": "g"}, "a consumer reads a queue, or a channel as a member of a group"),
+        ({"queue": "q", "goal": "rate=400", "auto_ack": True}, "automatic acks and the goal rate=400 do not go"),
+        ({"queue": "q", "goal": "speed=4"}, "a goal is one of rate=400, capacity"),
+        ({"queue": "q", "goal": "rate=-1"}, "above 0, got -1"),
+        ({"queue": "q", "goal": "rate=4", "mode": "off"}, "the mode is one of advise, shadow, on, got 'off'"),
+        ({"queue": "q", "goal": "rate=4", "controller": "pip"}, "there is no controller 'pip'"),
+        ({"queue": "q", "goal": "capacity", "controller": "pi"}, "has its own law"),
+        ({"queue": "q", "controller": "pi"}, "need a goal"),
+        ({"queue": "q", "concurrency": 0}, "concurrency is a number of handlers from 1, got 0"),
+        ({"queue": "q", "retries": -1}, "retries is a whole number from 0, got -1"),
+        ({"queue": "q", "handler": "print"}, "a handler is a function of one message, got 'print'"),
+    ],
+)
+def test_mistakes_are_named(arguments: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidValue, match="^.*" + said.replace("(", "\\(")):
+        Consumer("memory://x", **{"handler": print, **arguments})
+
+
+# --- handlers ----------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_message_is_tried_again_and_then_becomes_a_dead_letter(memory: Any) -> None:
+    async def scenario() -> None:
+        ids = await memory.send([b"good", b"bad", b"good"])
+        tries: Counter[bytes] = Counter()
+
+        async def handle(message: Message) -> None:
+            tries[message.body] += 1
+            if message.body == b"bad":
+                raise ValueError("no such customer")
+
+        async with Consumer(memory.url, handler=handle, retries=QUICK, **memory.arguments) as consumer:
+            await until(lambda: consumer.figures()["acked"] == 3)
+        assert tries == {b"good": 2, b"bad": 3}
+        assert consumer.figures()["dead_lettered"] == 1
+        async with await connect(memory.url) as broker:
+            receiver = await broker.receiver(f"{memory.name}.dead")
+            (dead,) = await receiver.receive(timeout_s=10.0)
+        assert (dead.message.id, dead.message.body) == (ids[1], b"bad")
+        assert dead.message.headers["flyball-error"] == "ValueError: no such customer (after 3 tries)"
+        assert await waiting(memory.url, memory.name) == 0
+
+    asyncio.run(scenario())
+
+
+def test_blocking_handlers_run_in_as_many_threads_as_allowed(memory: Any) -> None:
+    lock, running, most, names = threading.Lock(), 0, 0, set()
+
+    def handle(_: Message) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+            names.add(threading.current_thread().name)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+
+    async def scenario() -> None:
+        await memory.send(bodies(40))
+        async with Consumer(memory.url, handler=handle, concurrency=3, **memory.arguments) as consumer:
+            await until(lambda: consumer.figures()["acked"] == 40)
+
+    asyncio.run(scenario())
+    assert most == 3
+    assert names == {"flyball-handler"}
+
+
+@pytest.mark.parametrize("blocking", [False, True])
+def test_a_handler_that_hangs_is_given_up(memory: Any, blocking: bool) -> None:
+    release = threading.Event()
+
+    async def hang(message: Message) -> None:
+        if message.body == b"0":
+            await asyncio.sleep(3600)
+
+    def hang_in_a_thread(message: Message) -> None:
+        if message.body == b"0":
+            release.wait(60)
+
+    async def scenario() -> None:
+        await memory.send(bodies(5))
+        handler: Any = hang_in_a_thread if blocking else hang
+        consumer = Consumer(
+            memory.url, handler=handler, concurrency=1, handler_timeout_s=0.2, retries=0, **memory.arguments
+        )
+        async with consumer:
+            await until(lambda: consumer.figures()["acked"] == 5)
+        release.set()
+        assert consumer.figures()["dead_lettered"] == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_acknowledges_what_is_done_and_gives_back_the_rest(memory: Any) -> None:
+    async def scenario() -> None:
+        ids = await memory.send(bodies(30))
+        gate = asyncio.Event()
+
+        async def work(message: Message) -> None:
+            if message.body not in (b"0", b"1", b"2"):
+                await gate.wait()
+
+        log = Log(work)
+        consumer = Consumer(memory.url, handler=log, window=10, concurrency=10, **memory.arguments)
+        async with consumer:
+            await until(lambda: consumer.figures()["acked"] == 3 and log.running == 10)
+            consumer.stop()
+            await asyncio.sleep(0.3)
+            gate.set()  # the ten under way finish, nothing new begins
+        assert log.ids == ids[:13]
+        assert await waiting(memory.url, memory.name) == 17
+
+    asyncio.run(scenario())
+
+
+def test_finished_messages_are_remembered_across_restarts(memory: Any, tmp_path: Path) -> None:
+    async def consume(log: Log) -> int:
+        database = SqliteDatabase(tmp_path / "finished.db")
+        async with Consumer(memory.url, handler=log, idempotent=database, **memory.arguments) as consumer:
+            await until(lambda: consumer.figures()["acked"] == 1)
+        database.close()
+        return int(consumer.figures()["repeats"])
+
+    async def scenario() -> None:
+        message = Message(b"once")
+        await memory.send([])
+        log = Log()
+        for repeats in (0, 1):  # a publisher that was not sure sends it again
+            async with await connect(memory.url) as broker:
+                sender = await broker.sender(memory.name)
+                await sender.send_batch([message])
+            assert await consume(log) == repeats
+        assert log.ids == [message.id]
+
+    asyncio.run(scenario())
+
+
+# --- goals -------------------------------------------------------------------------------------------------------
+
+
+def test_a_goal_is_held_by_the_window_and_can_change_while_it_runs(memory: Any) -> None:
+    async def scenario() -> None:
+        await memory.send(bodies(4000))
+        consumer = Consumer(
+            memory.url, handler=Log(lambda _: asyncio.sleep(0.05)), goal="rate=100", **memory.arguments
+        )
+        async with consumer:
+            await until(lambda: len(consumer.receipts()) >= 4)
+            assert consumer.window == pytest.approx(100 * 0.05, rel=0.5)  # Little's law, whatever the machine
+            consumer.goal = Rate(300.0)
+            before = len(consumer.receipts())
+            await until(lambda: len(consumer.receipts()) >= before + 3)
+            assert consumer.window == pytest.approx(300 * 0.05, rel=0.5)
+            assert {receipt.setpoint for receipt in consumer.receipts()[before + 1 :]} == {300.0}
+
+    asyncio.run(scenario())
+
+
+def test_advise_and_shadow_leave_the_window_alone(memory: Any) -> None:
+    async def scenario() -> None:
+        await memory.send(bodies(400))
+        consumer = Consumer(
+            memory.url,
+            handler=Log(lambda _: asyncio.sleep(0.05)),
+            goal="rate=20",
+            mode="shadow",
+            window=7,
+            period_s=0.2,
+            **memory.arguments,
+        )
+        async with consumer:
+            await until(lambda: len(consumer.receipts()) >= 6)
+            assert consumer.window == 7
+            assert consumer._receiver is not None
+            assert consumer._receiver.window == 7
+            proposed = consumer.receipts()[-1].proposed
+            assert isinstance(proposed, float)
+            assert proposed < 7 / 2  # it would have taken less
+
+    asyncio.run(scenario())
+
+
+def test_a_rate_that_does_not_depend_on_the_window_is_explained_and_not_fought(memory: Any) -> None:
+    async def scenario() -> None:
+        await memory.send(bodies(3000))
+        alone = asyncio.Lock()
+
+        async def one_at_a_time(_: Message) -> None:
+            async with alone:
+                await asyncio.sleep(0.01)
+
+        consumer = Consumer(
+            memory.url, handler=Log(one_at_a_time), goal="rate=1000", period_s=0.25, **memory.arguments
+        )
+        async with consumer:
+            await until(lambda: "out of reach" in consumer.advice)
+            said, held = consumer.advice, consumer.window
+            assert "the handlers are the limit; reachable is about " in said
+            reachable = float(said.split("reachable is about ")[1].split("/s")[0])
+            assert 20 < reachable <= 200  # 10 ms each, one at a time (a window that grows hands over more)
+            before = len(consumer.receipts())
+            await until(lambda: len(consumer.receipts()) >= before + 10)
+            assert consumer.window <= held * 1.5  # it rests, but for a careful try
+
+    asyncio.run(scenario())
+
+
+def test_an_empty_queue_does_not_open_the_window(memory: Any) -> None:
+    async def scenario() -> None:
+        await memory.send([])
+        log = Log(lambda _: asyncio.sleep(0.01))
+        consumer = Consumer(memory.url, handler=log, goal="rate=400", period_s=0.25, **memory.arguments)
+        async with consumer, await connect(memory.url) as broker:
+            sender = await broker.sender(memory.name)
+            while len(consumer.receipts()) < 30:
+                await sender.send_batch([Message(b"now and then")])
+                await asyncio.sleep(0.05)
+            assert consumer.window < 12  # 400/s of 10 ms are 4 places; never the limit
+            assert "the queue had no more" in consumer.advice
+
+    asyncio.run(scenario())
+
+
+def test_capacity_stops_at_what_the_handlers_can_take(memory: Any) -> None:
+    async def scenario() -> None:
+        await memory.send(bodies(8000))
+        log = Log(lambda _: asyncio.sleep(0.02))
+        consumer = Consumer(
+            memory.url, handler=log, goal=Capacity(), concurrency=8, period_s=0.25, **memory.arguments
+        )
+        async with consumer:
+            await until(lambda: len(consumer.receipts()) >= 20)
+            assert log.most == 8
+            assert 6 < consumer.window < 40
+
+    asyncio.run(scenario())
+
+
+def test_pacing_hands_messages_over_one_by_one(memory: Any) -> None:
+    async def scenario() -> None:
+        await memory.send(bodies(300))
+        times: list[float] = []
+
+        async def handle(_: Message) -> None:
+            times.append(time.monotonic())
+
+        consumer = Consumer(
+            memory.url, handler=handle, goal="rate=50", pacing=True, window=50, period_s=0.2, **memory.arguments
+        )
+        async with consumer:
+            await until(lambda: len(consumer.receipts()) >= 2)
+            first = len(times)
+            await until(lambda: len(times) >= first + 30)
+        taken = times[first : first + 30]
+        assert taken[-1] - taken[0] >= 29 / 50 - 0.03  # never faster than the goal, but for the burst
+
+    asyncio.run(scenario())
+
+
+# --- on real brokers ---------------------------------------------------------------------------------------------
+
+
+def test_the_window_is_never_exceeded(place: Any) -> None:
+    async def scenario() -> None:
+        ids = await place.send(bodies(200))
+        log = Log(lambda _: asyncio.sleep(0.02))
+        consumer = Consumer(place.url, handler=log, goal="rate=5000", max_window=5, **place.arguments)
+        async with consumer:
+            await until(lambda: len(log.ids) == 200)
+        assert log.most == 5
+        assert Counter(log.ids) == Counter(ids)
+
+    asyncio.run(scenario())
+
+
+def test_what_was_acknowledged_is_not_handled_again(place: Any) -> None:
+    async def scenario() -> None:
+        ids = await place.send(bodies(120))
+        log = Log()
+        for wanted in (40, 120):  # a consumer stops in the middle, another goes on
+            consumer = Consumer(place.url, handler=log, window=4, **place.arguments)
+            async with consumer:
+                await until(lambda wanted=wanted: len(log.ids) >= wanted)  # type: ignore[misc]  # mypy and defaults
+        assert Counter(log.ids) == Counter(ids)
+
+    asyncio.run(scenario())
+
+
+def test_dead_letters_are_stored_on_every_broker(place: Any) -> None:
+    async def scenario() -> None:
+        await place.send([b"good", b"bad"])
+
+        async def handle(message: Message) -> None:
+            if message.body == b"bad":
+                raise RuntimeError("bad")
+
+        consumer = Consumer(place.url, handler=handle, retries=QUICK, **place.arguments)
+        async with consumer:
+            await until(lambda: consumer.figures()["acked"] == 2)
+        assert consumer.figures()["dead_lettered"] == 1
+        assert await waiting(place.url, f"{place.name}.dead") == 1
+
+    asyncio.run(scenario())
