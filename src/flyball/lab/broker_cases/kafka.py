@@ -38,7 +38,7 @@ def cases(context: BenchContext) -> Iterator[Row]:
         return
     with server:
         ours, raw = _turn_by_turn(
-            turns, lambda: asyncio.run(_send(server.url, messages)), lambda: _raw_send(server.url, messages)
+            turns, lambda: asyncio.run(_send(server.url, messages)), lambda: send_raw(server.url, messages)
         )
         yield context.row(
             "kafka send", ours, "msg/s", peer=raw, peer_name="confluent-kafka", goal=_GOAL, better="higher"
@@ -102,7 +102,7 @@ def _check(results: list[Any]) -> None:
         raise failed[0].error
 
 
-def _raw_send(url: str, messages: list[Message]) -> float:
+def send_raw(url: str, messages: list[Message]) -> float:
     kafka = require("confluent_kafka", "kafka")
     log = asyncio.run(_declared(url))
     producer = kafka.Producer(

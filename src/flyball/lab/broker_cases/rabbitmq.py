@@ -46,7 +46,7 @@ def _cases(context: BenchContext, url: str) -> Iterator[Row]:
     count = 3000 if context.quick else 10_000
     best = {"ours": 0.0, "raw": 0.0}
     for batch in batches:
-        measured = asyncio.run(_turns(url, repeats, count, _send_ours(batch), _send_raw(batch), preload=False))
+        measured = asyncio.run(_turns(url, repeats, count, _send_ours(batch), send_raw(batch), preload=False))
         context.note(f"  rabbitmq send, batches of {batch}: ours {measured[0]:.0f}, pika {measured[1]:.0f} msg/s")
         best = {"ours": max(best["ours"], measured[0]), "raw": max(best["raw"], measured[1])}
     yield context.row(
@@ -97,7 +97,7 @@ def _send_ours(batch: int) -> Measure:
     return measure
 
 
-def _send_raw(batch: int) -> Measure:
+def send_raw(batch: int) -> Measure:
     async def measure(url: str, queue: str, count: int) -> float:
         import pika
 

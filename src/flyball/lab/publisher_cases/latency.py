@@ -1,0 +1,156 @@
+"""Latency: `auto` from every initial N beside the best static setting for that load and round trip.
+
+The best static setting is found by a sweep over N × T_poll (settings that carry less than the load are left out:
+they diverge). Then it, `auto` and `s4` take turns under the same arrivals, and medians over the turns are
+compared. At low load `auto` is also held against a bare confirmed publish plus the outbox's commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from flyball.brokers import Message, connect
+from flyball.control.controllers.static import Static
+from flyball.control.step import Controller
+from flyball.lab.bench import BenchContext, Row
+from flyball.lab.publisher_cases.traffic import BODY, channel, latencies_s, poisson_s, reached
+from flyball.servers.rabbitmq import RabbitMqNode
+from flyball.store import Outbox, OutboxMessage, SqliteDatabase
+from flyball.twin.publisher import run_publisher, tuned
+from flyball.twin.workload import Poisson
+
+_SIZES = (1, 10, 50, 500)
+_POLLS_S = (0.0, 0.005, 0.05, 0.2)
+_NEAR_MS = 3.0
+
+
+def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
+    yield from _twin(context)
+    yield from _low_load(context, node)
+    cells = [(load, trip_s) for trip_s in (0.0, 0.013, 0.14) for load in (17.5, 55.0, 500.0, 2000.0)]
+    for load, round_trip_s in [(55.0, 0.013), (500.0, 0.0)] if context.quick else cells:
+        yield from _cell(context, node, load, round_trip_s)
+
+
+def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: float) -> Iterator[Row]:
+    duration_s = 2.5 if context.quick else max(4.0, min(10.0, 200.0 / load))
+    turns = 3 if context.quick else 5
+    times_s = poisson_s(load, duration_s, context.seed)
+    place = f"{load:g}/s {_trip(round_trip_s)}"
+    with reached(node, round_trip_s) as (url, _):
+
+        def measured(law: str | Controller[Any], batch: int = 1) -> list[float]:
+            return asyncio.run(latencies_s(node, url, context.workdir, times_s, law=law, batch=batch))
+
+        best = _best_static(context, load, measured)
+        context.note(f"  {place}: best static N {best.batch}, T_poll {1000 * best.poll_s:g} ms")
+        sizes = (50,) if context.quick else _SIZES
+        taken: dict[tuple[str, int], list[list[float]]] = {}
+        for _ in range(turns):
+            for name, law in (("best", best), ("auto", "auto"), ("s4", "s4")):
+                for size in (0,) if name == "best" else sizes:
+                    taken.setdefault((name, size), []).append(measured(law, size or 1))
+    for what, share, goal in (("mean", None, 1.1), ("p99", 0.99, 1.3)):
+        peer = _median_ms(taken["best", 0], share)
+        for name in ("auto", "s4"):
+            for size in sizes:
+                yield context.row(
+                    f"latency {what} {place} N {size}" + ("" if name == "auto" else " s4"),
+                    _median_ms(taken[name, size], share),
+                    "ms",
+                    peer=peer,
+                    peer_name=f"static N {best.batch} T_poll {1000 * best.poll_s:g} ms",
+                    goal=goal if name == "auto" else None,
+                )
+
+
+def _best_static(context: BenchContext, load: float, measured: Any) -> Static:
+    """The setting with the smallest mean among those that carry the load, each measured once."""
+    sizes = (1, 50) if context.quick else _SIZES
+    found: list[tuple[float, Static]] = []
+    for poll_s in _POLLS_S:
+        for size in sizes:
+            if poll_s and size / poll_s <= 1.05 * load:
+                continue
+            law = Static(batch=size, poll_s=poll_s)
+            found.append((statistics.fmean(measured(law)), law))
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _twin(context: BenchContext) -> Iterator[Row]:
+    """1.75/s would take minutes a setting live: in the twin, round trip 140 ms."""
+    duration_s, seeds = (60.0, 2) if context.quick else (300.0, 5)
+
+    def means_s(law: Controller[Any], batch: int = 1) -> list[float]:
+        return [
+            run_publisher(law, Poisson(1.75), seed=context.seed + k, duration_s=duration_s, batch=batch).mean_s
+            for k in range(seeds)
+        ]
+
+    swept = {
+        (size, poll_s): statistics.fmean(means_s(Static(batch=size, poll_s=poll_s)))
+        for size in _SIZES
+        for poll_s in _POLLS_S
+        if not poll_s or size / poll_s > 1.75
+    }
+    size, poll_s = min(swept, key=lambda key: swept[key])
+    for name, goal in (("auto", 1.1), ("s4", None)):
+        for initial in (50,) if context.quick else _SIZES:
+            yield context.row(
+                f"latency mean 1.75/s twin 140 ms N {initial}" + ("" if name == "auto" else " s4"),
+                1000 * statistics.fmean(means_s(tuned(name), initial)),
+                "ms",
+                peer=1000 * swept[size, poll_s],
+                peer_name=f"static N {size} T_poll {1000 * poll_s:g} ms",
+                goal=goal,
+            )
+
+
+def _low_load(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
+    """What `auto` adds to a bare confirmed publish plus a commit of the outbox, in turns."""
+    times_s = poisson_s(17.5, 3.0 if context.quick else 8.0, context.seed)
+    ours, bare = [], []
+    for _ in range(3 if context.quick else 5):
+        bare.append(asyncio.run(_bare_ms(context, node, times_s)))
+        found = asyncio.run(latencies_s(node, node.amqp_url, context.workdir, times_s, law="auto"))
+        ours.append(1000 * statistics.fmean(found))
+    added = statistics.median(ours) - statistics.median(bare)
+    context.note(f"  low load: auto {statistics.median(ours):.2f} ms, bare {statistics.median(bare):.2f} ms")
+    yield context.row("latency overhead 17.5/s direct", added, "ms", goal=_NEAR_MS)
+
+
+async def _bare_ms(context: BenchContext, node: RabbitMqNode, times_s: list[float]) -> float:
+    """One commit, then one confirmed publish, at the same times as the publisher is asked to."""
+    took: list[float] = []
+    database = SqliteDatabase(context.workdir / f"{uuid4().hex}.db")
+    outbox = Outbox(database)
+    async with channel(node) as name, await connect(node.amqp_url) as broker:
+        sender = await broker.sender(name)
+        await sender.send_batch([Message(BODY)])
+        start_s = time.perf_counter()
+        for at_s in times_s:
+            await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
+            message = Message(BODY)
+            called_s = time.perf_counter()
+            await asyncio.to_thread(outbox.append, [OutboxMessage(message.id, name, message.body)])
+            (result,) = await sender.send_batch([message])
+            assert result.ok
+            took.append(time.perf_counter() - called_s)
+    database.close()
+    return 1000 * statistics.fmean(took)
+
+
+def _median_ms(turns: list[list[float]], share: float | None) -> float:
+    values = [statistics.fmean(one) if share is None else float(np.quantile(one, share)) for one in turns]
+    return 1000 * statistics.median(values)
+
+
+def _trip(round_trip_s: float) -> str:
+    return f"{1000 * round_trip_s:g} ms" if round_trip_s else "direct"
