@@ -44,6 +44,13 @@ def command(
     content_type: Annotated[str | None, typer.Option(help="What the bodies are, for example text/plain.")] = None,
     declare: Annotated[str | None, typer.Option(help="Create the channel first: queue or log.")] = None,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions of a log that is created.")] = 1,
+    listen: Annotated[
+        str | None, typer.Option(help="HOST:PORT: take messages over HTTP (202 when durable, 503 when full).")
+    ] = None,
+    outbox: Annotated[
+        str | None, typer.Option(help="File that keeps what --listen accepted (default: CHANNEL.outbox.db).")
+    ] = None,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest body that --listen takes.")] = 1 << 20,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live rate line.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -59,6 +66,11 @@ def command(
         raise InvalidValue(f"--rate has to be above 0, not {rate:g}")
     if declare not in (None, "queue", "log"):
         raise InvalidValue(f"--declare has to be queue or log, not {declare!r}")
+    if listen is not None:
+        from flyball.cli.listen import serve
+
+        serve(url, channel, listen, outbox or f"{channel}.outbox.db", declare, max_body_bytes, seconds, json=json)
+        return
     template = _Template(bodies.numbered_keys(key, keys), bodies.headers(header or []), content_type)
 
     async def run() -> tuple[_Publishing, int]:

@@ -213,8 +213,9 @@ class Publisher:
         """Accept a message; returns when it is safe in the outbox. `handle.confirmed()` awaits the broker."""
         message = Message(body, id or new_id(), key, headers or {}, event_time_s, content_type)
         (handle,) = await self.publish_many((message,), urgency=urgency, channel=channel)
-        if handle._error is not None and not isinstance(handle._error, Dropped):
-            raise handle._error
+        error = handle._error
+        if error is not None and not handle.accepted and not isinstance(error, Dropped):
+            raise error
         return handle
 
     async def publish_many(

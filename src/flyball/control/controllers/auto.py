@@ -21,6 +21,7 @@ _TRIPS_A_ROUND = 2.5
 _LONGEST_QUEUE = 1e6
 _LARGE_ENOUGH = 32
 """A batch of this size costs little more for a message than a larger one: smaller windows are not divided."""
+_LONGEST_DRAIN_TRIPS = 4.0
 _SHORTEST_DRAIN_S = 0.03
 """Long enough for publishers with unlike rounds to drain at the same time."""
 
@@ -165,8 +166,9 @@ class Auto:
         if state.drain_until_s is not None:
             return self._draining(state, now_s, trip_s)
         if state.limited and self._slot(now_s) != self._slot(measured_s):
-            # Everything that is on the way now has come back one present round trip from now.
-            until_s = now_s + max(trip_s, _SHORTEST_DRAIN_S)
+            # Everything that is on the way now has come back one present round trip from now; after a stall that
+            # trip says nothing about the next.
+            until_s = now_s + max(min(trip_s, _LONGEST_DRAIN_TRIPS * shortest_s), _SHORTEST_DRAIN_S)
             state = replace(state, measured_s=now_s, drain_until_s=until_s)
             return _new_round(state, now_s), "measuring the round trip anew: draining"
         # Only what was sent under the present window tells what that window does, and not what left at once when

@@ -1,0 +1,53 @@
+"""flyball publish --listen: messages over HTTP into the outbox, and from there to the broker."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from dataclasses import asdict
+
+import typer
+
+from flyball.cli.output import note, print_json, table
+
+
+def serve(
+    url: str,
+    channel: str,
+    address: str,
+    outbox: str,
+    declare: str | None,
+    max_body_bytes: int,
+    seconds: float | None,
+    *,
+    json: bool,
+) -> None:
+    """Serve until a signal comes or the time is over; what is not confirmed then waits in the outbox."""
+    from flyball.brokers.port import Kind
+    from flyball.errors import InvalidValue
+    from flyball.publisher.listen import Listener
+    from flyball.publisher.publisher import Counters, Publisher
+
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidValue(f"--listen is HOST:PORT, for example 127.0.0.1:8080, not {address!r}")
+
+    async def run() -> Counters:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        kind: Kind | None = None if declare is None else "log" if declare == "log" else "queue"
+        publisher = Publisher(
+            url, channel=channel, outbox=outbox, when_full="error", declare=kind, close_timeout_s=5.0
+        )
+        async with publisher:
+            async with Listener(publisher, host.strip("[]"), int(port), max_body_bytes=max_body_bytes) as listener:
+                note(f"listening on http://{host}:{listener.port}/publish, outbox {outbox}")
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), seconds)
+            return publisher.counters
+
+    counters = asyncio.run(run())
+    document = {"channel": channel, **asdict(counters)}
+    print_json(document) if json else typer.echo(table(list(document.items())))

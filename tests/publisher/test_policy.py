@@ -1,0 +1,158 @@
+"""Properties of the policy and its laws in virtual time."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flyball.control.controllers import catalogue
+from flyball.errors import InvalidValue
+from flyball.publisher import policy as rules
+from flyball.testing.fifo_broker import FifoBroker, Source, jain
+
+
+def run(
+    law: str,
+    rate: float,
+    *,
+    seconds: float = 6.0,
+    capacity: float = 2000.0,
+    trip_s: float = 0.01,
+    batch: int = 1,
+    **options: Any,
+) -> Source:
+    source = Source(rules.Policy(catalogue.make(law, **options)), lambda _: rate, batch=batch)
+    FifoBroker([source], capacity=lambda _: capacity, round_trip_s=trip_s).run(seconds)
+    return source
+
+
+def mean_latency_s(source: Source, after_s: float = 2.0) -> float:
+    return statistics.fmean(latency_s for time_s, latency_s in source.latencies if time_s >= after_s)
+
+
+@pytest.mark.parametrize("batch", [1, 10, 50, 500])
+def test_auto_sends_a_lone_message_at_once_from_any_initial_batch(batch: int) -> None:
+    source = run("auto", 17.5, batch=batch, trip_s=0.14)
+    assert mean_latency_s(source, 0.0) == pytest.approx(0.14 + 1 / 2000, rel=1e-6)
+    assert {sent.count for sent in source.sent} == {1}
+
+
+def test_auto_forms_batches_only_while_the_broker_is_the_bottleneck() -> None:
+    relaxed, pressed = run("auto", 500.0), run("auto", 4000.0)
+    assert statistics.mean(batch.count for batch in relaxed.sent) < 1.5
+    assert statistics.mean(batch.count for batch in pressed.sent) > 4.0
+    rate = sum(count for time_s, count in pressed.confirmed if time_s > 2.0) / 4.0
+    assert rate > 0.95 * 2000.0
+
+
+@pytest.mark.parametrize(("capacity", "trip_s"), [(500.0, 0.01), (2000.0, 0.001), (2000.0, 0.05), (8000.0, 0.013)])
+def test_auto_holds_what_is_on_the_way_near_the_knee(capacity: float, trip_s: float) -> None:
+    source = run("auto", 2 * capacity, capacity=capacity, trip_s=trip_s, seconds=8.0)
+    late = [receipt for receipt in source.receipts if receipt.time_s > 4.0 and receipt.measured.transfer_s > 0.0]
+    knee = capacity * (trip_s + 1 / capacity)
+    assert statistics.mean(r.action.parts["knee"] for r in late) == pytest.approx(knee, rel=0.35, abs=4.0)
+    # The queue at the broker is some milliseconds, whatever its speed.
+    queued_s = statistics.mean(r.measured.transfer_s for r in late) - trip_s
+    assert queued_s < 0.03
+    assert sum(count for time_s, count in source.confirmed if time_s > 4.0) / 4.0 > 0.9 * capacity
+
+
+def test_auto_halves_on_trouble_and_finds_the_knee_again() -> None:
+    source = Source(rules.Policy(catalogue.make("auto")), lambda _: 4000.0)
+    broker = FifoBroker([source], capacity=lambda _: 2000.0, round_trip_s=0.01)
+    broker.at(3.0, lambda _: setattr(broker, "blocked_until_s", 6.0))
+    broker.run(12.0)
+    silent = [r for r in source.receipts if 3.0 < r.time_s < 6.0 and r.measured.trouble]
+    assert len(silent) >= 2
+    windows = [command[3] for r in silent if isinstance(command := r.action.command, tuple)]
+    assert windows == sorted(windows, reverse=True)
+    assert windows[-1] < windows[0]
+    after = sum(count for time_s, count in source.confirmed if 8.0 < time_s <= 12.0) / 4.0
+    assert after > 0.95 * 2000.0
+
+
+def test_eight_publishers_that_join_one_after_the_other_end_with_equal_shares() -> None:
+    policy = rules.Policy(catalogue.make("auto"))
+    sources = [Source(policy, lambda _: 1000.0, start_s=100.3 + number) for number in range(8)]
+    FifoBroker(sources, capacity=lambda _: 2000.0, round_trip_s=0.013, tick_s=0.01).run(127.3)
+    shares = [sum(count for time_s, count in s.confirmed if time_s >= 122.3) for s in sources]
+    assert jain([float(share) for share in shares]) >= 0.97
+    assert sum(shares) > 0.95 * 2000.0 * 5.0
+
+
+def test_a_static_batch_diverges_where_n_over_t_poll_is_below_the_load() -> None:
+    carried = run("static", 18.0, poll_s=0.05, batch=1, seconds=20.0)
+    diverging = run("static", 30.0, poll_s=0.05, batch=1, seconds=20.0)
+    assert carried.state.pending <= 3
+    assert diverging.state.pending > 100  # (30 − 20) a second
+
+
+def test_s4_halves_n_when_messages_are_few_and_keeps_its_polling_interval_within_bounds() -> None:
+    source = run("s4", 35.0, batch=500, trip_s=0.14, seconds=20.0)
+    commands = [r.action.command for r in source.receipts if r.action.command is not None]
+    assert all(isinstance(command, tuple) and 0.05 <= command[2] <= 0.2 for command in commands)
+    assert source.state.command.most < 50
+    assert source.state.pending < 50
+
+
+@st.composite
+def happenings(draw: st.DrawFn) -> list[tuple[str, int, float]]:
+    kinds = st.sampled_from(["accept", "confirm", "fail", "block", "unblock", "timer"])
+    return draw(st.lists(st.tuples(kinds, st.integers(1, 50), st.floats(0.0, 2.0)), max_size=60))
+
+
+@settings(max_examples=150)
+@given(
+    law=st.sampled_from(["static", "s4", "auto"]),
+    batch=st.integers(1, 300),
+    events=happenings(),
+)
+def test_counts_add_up_and_the_window_is_kept_whatever_happens(
+    law: str, batch: int, events: list[tuple[str, int, float]]
+) -> None:
+    policy = rules.Policy(catalogue.make(law))
+    state = rules.start(policy, 0.0, batch=batch)
+    under_way: list[rules.Batch] = []
+    accepted = confirmed = 0
+    now_s = 0.0
+    for kind, number, pause_s in events:
+        now_s += pause_s
+        event: rules.Event = rules.Timer(now_s)
+        if kind == "accept":
+            accepted += number
+            event = rules.Accepted(now_s, number)
+        elif kind == "block":
+            event = rules.Blocked(now_s)
+        elif kind == "unblock":
+            event = rules.Unblocked(now_s)
+        elif under_way and kind in ("confirm", "fail"):
+            done = under_way.pop(number % len(under_way))
+            back = min(number, done.count) if kind == "fail" else 0
+            confirmed += done.count - back
+            event = rules.Failed(now_s, done, back, now_s + 0.1) if back else rules.Confirmed(now_s, done)
+        before = state.in_flight
+        state, decisions = rules.decide(policy, state, event)
+        under_way += decisions.send
+        assert state.in_flight == sum(each.count for each in under_way)
+        assert accepted == confirmed + state.in_flight + state.pending
+        assert 0 <= state.handing <= state.pending
+        if decisions.send:
+            assert not state.blocked
+            assert state.in_flight <= max(state.command.window, 1, before + 1)
+        assert decisions.wake_s is None or decisions.wake_s > now_s
+        # Whatever waits is looked at again: by a timer, or when something comes back.
+        assert not state.pending or state.blocked or under_way or decisions.wake_s is not None
+
+
+def test_refuses_what_makes_no_sense() -> None:
+    law = catalogue.make("auto")
+    with pytest.raises(InvalidValue, match="max_wait_s"):
+        rules.Policy(law, max_wait_s=0.0)
+    with pytest.raises(InvalidValue, match="at least 1 message, got 0"):
+        rules.start(rules.Policy(law), 0.0, batch=0)
+    with pytest.raises(InvalidValue, match="least, most, poll_s, window"):
+        law.initial(3.0)

@@ -1,0 +1,361 @@
+"""The publisher as a program uses it: memory and SQLite outbox, urgency, targets, transactions, full, threads."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import uuid
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+from flyball import Publisher
+from flyball.brokers import Message, connect
+from flyball.errors import InvalidValue
+from flyball.publisher.entry import Rejected
+from flyball.publisher.publisher import OutboxInUse, Undelivered
+from flyball.publisher.sync import SyncPublisher
+from flyball.store import Full, Outbox, OutboxMessage, SqliteDatabase, enqueue
+
+
+@pytest.fixture
+def url() -> str:
+    """A broker of its own, shared by whoever opens it in this process."""
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory" if request.param == "memory" else str(tmp_path / "outbox.db")
+
+
+async def take_all(url: str, queue: str = "orders") -> list[Message]:
+    async with await connect(url) as broker:
+        receiver = await broker.receiver(queue, window=100_000)
+        depth = await broker.depth(queue)
+        return [d.message for d in await receiver.receive(100_000, timeout_s=1.0)] if depth else []
+
+
+def test_what_was_published_arrives_whole_and_the_outbox_is_empty_afterwards(url: str, outbox: str) -> None:
+    async def main() -> None:
+        async with Publisher(url, channel="orders", outbox=outbox, declare="queue") as publisher:
+            handle = await publisher.publish(
+                b"\x00body",
+                key=b"k",
+                headers={"n": 1, "b": b"\xff"},
+                event_time_s=12.5,
+                content_type="x/y",
+                id="one",
+            )
+            assert handle.accepted
+            await handle.confirmed()
+            assert handle.is_confirmed
+            handles = await publisher.publish_many(Message(b"%d" % n) for n in range(1000))
+            await asyncio.gather(*(each.confirmed() for each in handles))
+            assert (publisher.counters.accepted, publisher.counters.confirmed) == (1001, 1001)
+        first, *rest = await take_all(url)
+        assert first == Message(b"\x00body", "one", b"k", {"n": 1, "b": b"\xff"}, 12.5, "x/y")
+        assert [int(message.body) for message in rest] == list(range(1000))
+        if outbox != "memory":
+            with SqliteDatabase(outbox) as database:
+                assert Outbox(database).pending() == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_messages_of_an_earlier_run_are_sent_with_their_ids(url: str, tmp_path: Path) -> None:
+    place = tmp_path / "outbox.db"
+    with SqliteDatabase(place) as database:
+        Outbox(database).append([OutboxMessage(f"old-{n}", "orders", b"%d" % n) for n in range(1200)])
+
+    async def main() -> None:
+        async with Publisher(url, channel="orders", outbox=place, declare="queue") as publisher:
+            await publisher.drain()
+        assert [message.id for message in await take_all(url)] == [f"old-{n}" for n in range(1200)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("library", ["sqlite3", "sqlalchemy"])
+def test_relays_what_the_application_commits_in_its_own_transaction(
+    library: str, url: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "application.db"
+
+    def order(number: int, *, commit: bool) -> None:
+        message = OutboxMessage(f"order-{number}", "orders", b"%d" % number)
+        if library == "sqlite3":
+            connection = sqlite3.connect(place, timeout=10.0)
+            connection.execute("INSERT INTO orders VALUES (?)", (number,))
+            enqueue(connection, message)
+            connection.commit() if commit else connection.rollback()
+            connection.close()
+            return
+        engine = sqlalchemy.create_engine(f"sqlite:///{place}")
+        with Session(engine) as session:
+            session.execute(sqlalchemy.text("INSERT INTO orders VALUES (:n)"), {"n": number})
+            enqueue(session, message)
+            session.commit() if commit else session.rollback()
+        engine.dispose()
+
+    async def main() -> None:
+        with sqlite3.connect(place) as connection:
+            connection.execute("CREATE TABLE orders (number INTEGER)")
+        async with Publisher(url, channel="orders", outbox=place, declare="queue") as publisher:
+            for number in range(6):
+                await publisher.publish(b"between")
+                await asyncio.to_thread(order, number, commit=number % 3 != 2)
+            async with await connect(url) as broker:
+                while await broker.depth("orders") < 10:
+                    await asyncio.sleep(0.01)
+        ids = [message.id for message in await take_all(url) if message.id.startswith("order")]
+        assert ids == ["order-0", "order-1", "order-3", "order-4"]
+
+    asyncio.run(main())
+
+
+def test_two_publishers_cannot_share_an_outbox(url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Publisher(url, channel="orders", outbox=tmp_path / "o.db", declare="queue"):
+            with pytest.raises(OutboxInUse, match=r"another publisher relays the outbox .*o\.db"):
+                async with Publisher(url, channel="orders", outbox=tmp_path / "o.db"):
+                    pass
+
+    asyncio.run(main())
+
+
+async def blocked_broker(url: str, max_bytes: int = 1000) -> None:
+    """A queue that is full already."""
+    async with await connect(url) as broker:
+        await broker.declare("orders", max_bytes=max_bytes)
+        sender = await broker.sender("orders")
+        await sender.send_batch([Message(b"x" * max_bytes, "stopper")])
+
+
+async def free(url: str) -> None:
+    async with await connect(url) as broker:
+        await broker.purge("orders")
+
+
+def test_waits_for_room_when_full(url: str, outbox: str) -> None:
+    async def main() -> None:
+        await blocked_broker(url)
+        async with Publisher(url, channel="orders", outbox=outbox, max_bytes=20_000) as publisher:
+            publishing = asyncio.create_task(_publish(publisher, 100))
+            while publisher.counters.accepted < 20:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            assert not publishing.done()
+            assert publisher.counters.waiting < 100
+            await free(url)
+            receiving = asyncio.create_task(_consume(url, 100))
+            assert len(await publishing) == 100
+            await receiving
+        assert publisher.counters.dropped == publisher.counters.refused == 0
+
+    async def _publish(publisher: Publisher, count: int) -> list[object]:
+        return [await publisher.publish(bytes(300)) for _ in range(count)]
+
+    async def _consume(url: str, count: int) -> None:
+        async with await connect(url) as broker:
+            receiver = await broker.receiver("orders")
+            while count > 0:
+                got = await receiver.receive(10)
+                await receiver.ack(*got)
+                count -= len(got)
+
+    asyncio.run(main())
+
+
+def test_raises_or_drops_and_counts_when_full(url: str, outbox: str, tmp_path: Path) -> None:
+    async def fill(publisher: Publisher) -> int:
+        refused = 0
+        for _ in range(100):
+            try:
+                handle = await publisher.publish(bytes(300))
+                refused += not handle.accepted
+            except Full:
+                refused += 1
+        return refused
+
+    async def main() -> None:
+        await blocked_broker(url)
+        for when_full in ("error", "drop"):
+            place = outbox if outbox == "memory" else str(tmp_path / f"{when_full}.db")
+            publisher = Publisher(
+                url, channel="orders", outbox=place, max_bytes=20_000, when_full=when_full, close_timeout_s=0.1
+            )
+            try:
+                async with publisher:
+                    refused = await fill(publisher)
+                    counters = publisher.counters
+            except Undelivered:
+                assert outbox == "memory"
+            assert 0 < refused < 100
+            assert counters.accepted == 100 - refused
+            assert (counters.refused, counters.dropped) == ((refused, 0) if when_full == "error" else (0, refused))
+
+    asyncio.run(main())
+
+
+def test_urgent_messages_overtake_and_low_ones_do_not_starve(url: str, outbox: str) -> None:
+    async def main() -> None:
+        await blocked_broker(url)
+        async with Publisher(
+            url, channel="orders", outbox=outbox, law="static", batch=1, ageing_s=0.05
+        ) as publisher:
+            for number in range(60):
+                await publisher.publish(b"low %d" % number, urgency=9)
+            await publisher.publish(b"urgent early", urgency=0)
+            await asyncio.sleep(0.6)  # the low ones age beyond what comes now
+            await publisher.publish(b"urgent late", urgency=0)
+            async with await connect(url) as broker:
+                receiver = await broker.receiver("orders")
+                bodies: list[bytes] = []
+                while len(bodies) < 63:
+                    got = await receiver.receive(1)
+                    await receiver.ack(*got)
+                    bodies += [delivery.message.body for delivery in got]
+        early, late = bodies.index(b"urgent early"), bodies.index(b"urgent late")
+        assert early < bodies.index(b"low 59")
+        assert late > bodies.index(b"low 30")
+
+    asyncio.run(main())
+
+
+def test_several_targets_and_how_many_are_required(tmp_path: Path, url: str) -> None:
+    other = f"memory://{uuid.uuid4().hex}"
+    dead = "amqp://127.0.0.1:1/"
+
+    async def main() -> None:
+        async with Publisher(
+            targets=[url, (other, "copies")], channel="orders", outbox=tmp_path / "a.db", declare="queue"
+        ) as publisher:
+            await (await publisher.publish(b"both")).confirmed()
+        assert [m.body for m in await take_all(url)] == [b"both"]
+        assert [m.body for m in await take_all(other, "copies")] == [b"both"]
+        async with Publisher(
+            targets=[dead, url], require=1, channel="orders", outbox=tmp_path / "b.db", declare="queue"
+        ) as publisher:
+            await (await publisher.publish(b"one is enough")).confirmed()
+            assert len(publisher.trouble) == 1
+        async with Publisher(
+            targets=[dead, url], channel="orders", outbox=tmp_path / "c.db", declare="queue", close_timeout_s=0.5
+        ) as publisher:
+            handle = await publisher.publish(b"both are required")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(handle.confirmed(), 0.3)
+        with SqliteDatabase(tmp_path / "c.db") as database:
+            assert Outbox(database).pending()[0] == 1
+
+    asyncio.run(main())
+
+
+def test_a_message_that_no_broker_takes_is_rejected_and_the_others_go_on(url: str, outbox: str) -> None:
+    async def main() -> None:
+        async with Publisher(
+            f"{url}?max_body_bytes=1000", channel="orders", outbox=outbox, declare="queue"
+        ) as publisher:
+            large = await publisher.publish(bytes(2000), id="large")
+            small = await publisher.publish(b"small")
+            await small.confirmed()
+            with pytest.raises(Rejected, match="large cannot be published"):
+                await large.confirmed()
+            assert publisher.counters.rejected == 1
+
+    asyncio.run(main())
+
+
+def test_more_than_fits_into_memory_stays_in_the_store_and_arrives(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flyball.publisher.publisher._MOST_HELD", 50)
+
+    async def main() -> None:
+        await blocked_broker(url)
+        async with Publisher(url, channel="orders", outbox=tmp_path / "o.db") as publisher:
+            handles = await publisher.publish_many(Message(b"%d" % n) for n in range(2000))
+            assert publisher._backlog.held < 2000
+            del handles[10:]  # nobody waits for most of them
+            await free(url)
+            async with await connect(url) as broker:
+                receiver = await broker.receiver("orders")
+                seen: list[int] = []
+                while len(seen) < 2000:
+                    got = await receiver.receive(100)
+                    await receiver.ack(*got)
+                    seen += [int(delivery.message.body) for delivery in got]
+            await asyncio.gather(*(handle.confirmed() for handle in handles))
+            assert sorted(seen) == list(range(2000))
+            await publisher.drain()
+            assert publisher.counters.waiting == 0
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_is_a_clear_error_and_accepted_messages_are_kept(url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        await blocked_broker(url)
+        place = tmp_path / "o.db"
+        async with Publisher(url, channel="orders", outbox=place, close_timeout_s=0.1) as publisher:
+            await publisher.publish(b"kept", id="kept")
+            assert publisher._database is not None
+            pages = publisher._database._writer.execute("PRAGMA page_count").fetchone()[0]
+            publisher._database._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+            with pytest.raises(Full, match="free some space; what was accepted before is kept"):
+                await asyncio.gather(*(publisher.publish(bytes(10_000)) for _ in range(100)))
+        with SqliteDatabase(place) as database:
+            assert "kept" in [pending.message.id for pending in Outbox(database).take(1000)]
+
+    asyncio.run(main())
+
+
+def test_sync_face_from_many_threads(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    with SyncPublisher(url, channel="orders", outbox=tmp_path / "o.db", declare="queue") as publisher:
+
+        def work(thread: int) -> None:
+            for number in range(50):
+                handle = publisher.publish(b"%d-%d" % (thread, number))
+            handle.confirmed(timeout_s=60.0)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        publisher.drain()
+        assert publisher.counters.confirmed == 400
+    found = {message.body for message in asyncio.run(take_all(url))}
+    assert found == {b"%d-%d" % (thread, number) for thread in range(8) for number in range(50)}
+
+
+def test_receipts_show_the_knee(url: str) -> None:
+    async def main() -> None:
+        async with Publisher(url, channel="orders", outbox="memory", declare="queue") as publisher:
+            await (await publisher.publish(b"x")).confirmed()
+            await asyncio.sleep(0.01)
+            parts = publisher.receipts()[-1].action.parts
+            assert parts["knee"] == pytest.approx(parts["rate"] * parts["round_trip_s"])
+            assert parts["round_trip_s"] > 0.0
+            assert publisher.telemetry()[0]["confirmed"] == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"targets": ["memory://"]}, "either a broker URL or targets"),
+        ({"when_full": "panic"}, "'wait', 'error' or 'drop', got 'panic'"),
+        ({"require": 2}, "from 1 to the number of targets, 1, got 2"),
+        ({"law": "pid"}, "controller 'pid' needs"),
+        ({"buffer": 0}, "at least 1 message, got 0"),
+    ],
+)
+def test_refuses_what_makes_no_sense(options: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidValue, match=words):
+        Publisher("memory://", channel="orders", outbox="memory", **options)
