@@ -24,8 +24,13 @@ _MAX_TIME, _MAX_POINTS = 400, 5000
 
 def command(
     file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file: a header, then a row a sample.")],
-    input_column: Annotated[str, typer.Option("--input", metavar="COL", help="Column of the knob, u.")],
-    output_column: Annotated[str, typer.Option("--output", metavar="COL", help="Column of the sensor, y.")],
+    input_column: Annotated[
+        str,
+        typer.Option("--input", metavar="COL", help="Column of the knob, u; default: that of loops' telemetry."),
+    ] = "command",
+    output_column: Annotated[
+        str, typer.Option("--output", metavar="COL", help="Column of the sensor, y; default: that of telemetry.")
+    ] = "measurement",
     delay: Annotated[str, typer.Option(metavar="N|auto", help="Input delay D in samples.")] = "auto",
     align: Annotated[
         str,
@@ -36,11 +41,30 @@ def command(
     offset: Annotated[bool, typer.Option("--offset/--no-offset", help="Estimate the offset c, or take 0.")] = True,
     test: Annotated[Path | None, typer.Option(metavar="FILE", help="Recording to test the model on.")] = None,
     plot: PlotOption = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="COL", help="Parquet with many series: a model for each value of COL, on Spark."),
+    ] = None,
+    time: Annotated[str, typer.Option(metavar="COL", help="With --by: column that orders a series.")] = "time",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="With --by: where the models go, as Parquet.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Fit y(k+1) = a·y(k) + b·u(k−D) + c to a recording and say how far to trust it."""
     samples = _delay(delay)
     alignment = _align(align)
+    if by is not None:
+        if test is not None or plot is not None:
+            raise InvalidValue("--by fits many series at once; leave --test and --plot out")
+        from flyball.cli.identify_by import identify_by
+        from flyball.pipeline.many_series import Recording
+
+        recording = Recording(file, by, time, input_column, output_column)
+        identify_by(recording, out, delay=samples, align=alignment, offset=offset, json=json)
+        return
+    if out is not None:
+        raise InvalidValue("--out is for many series; add --by COL, or leave it out")
     check_plot_path(plot)
     from flyball.cli.columns import read_columns
     from flyball.control.identify import identify

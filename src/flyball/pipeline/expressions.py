@@ -346,9 +346,11 @@ def _called(node: Any) -> tuple[str, list[Any]] | None:
             arguments += part
         elif isinstance(part, tree.Expression):
             arguments.append(part)
-        elif part not in (None, False) and name not in ("safe", "coalesce", "is_nvl", "big_int", "is_left_assoc"):
+        elif part is not None and not isinstance(part, bool):  # a flag is the parser's own note
             raise InvalidValue(f"{node.sql('spark')!r} cannot be used here")
     name = node.sql_name().lower()
+    if name == "log" and len(arguments) == 2 and arguments[0].sql() == "10":  # what the parser makes of log10
+        return "log10", arguments[1:]
     return ALIASES.get(name, name), arguments
 
 

@@ -58,10 +58,12 @@ FUNCTIONS: dict[str, Function] = {
     "startswith": Function((STRING, STRING), "boolean", "startswith({all})"),
     "endswith": Function((STRING, STRING), "boolean", "endswith({all})"),
     "contains": Function((STRING, STRING), "boolean", "contains({all})"),
-    "abs": Function((NUMBER,), "same", "abs({0})"),
+    # Spark's abs fails on the smallest bigint
+    "abs": Function((NUMBER,), "same", "if({0} < 0, try_subtract(0, {0}), {0})"),
     "round": Function((NUMBER, NUMBER), "double", "round(CAST({0} AS DOUBLE){rest})", optional=1),
-    **_double("floor", "floor(CAST({0} AS DOUBLE), 0)"),
-    **_double("ceil", "ceil(CAST({0} AS DOUBLE), 0)"),
+    # Spark's give a bigint; doubles from 2⁵³ on are whole anyway
+    **_double("floor", "if(abs(CAST({0} AS DOUBLE)) < 9e15D, CAST(floor({0}) AS DOUBLE), CAST({0} AS DOUBLE))"),
+    **_double("ceil", "if(abs(CAST({0} AS DOUBLE)) < 9e15D, CAST(ceil({0}) AS DOUBLE), CAST({0} AS DOUBLE))"),
     **_double("sqrt"),
     **_double("ln"),
     **_double("log10"),
@@ -75,7 +77,15 @@ FUNCTIONS: dict[str, Function] = {
 }
 
 # How the parser names some of them
-ALIASES = {"ceiling": "ceil", "pow": "power", "nvl": "coalesce", "ifnull": "coalesce", "substr": "substring"}
+ALIASES = {
+    "ceiling": "ceil",
+    "pow": "power",
+    "nvl": "coalesce",
+    "ifnull": "coalesce",
+    "substr": "substring",
+    "starts_with": "startswith",
+    "ends_with": "endswith",
+}
 
 AGGREGATES: dict[str, str] = {
     "max": "max({0})",
