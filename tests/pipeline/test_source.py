@@ -34,6 +34,12 @@ def test_schema_is_what_was_declared_and_what_the_source_adds() -> None:
     assert FlyballSource(OPTIONS).schema().startswith("id bigint, event_time double, _kind string")
 
 
+def test_lanes_share_the_reading_of_a_partition() -> None:
+    ranges = LogStreamReader({**OPTIONS, "lanes": "3"}).partitions({"next": [5, 0]}, {"next": [9, 1]})
+    parts = [part.share.ranges for part in ranges if isinstance(part, LaneShare)]
+    assert parts == [((0, 5, 6),), ((0, 6, 7),), ((0, 7, 9),), ((1, 0, 1),)]
+
+
 def test_a_batch_is_one_range_for_each_partition_that_has_something_new() -> None:
     ranges = LogStreamReader(OPTIONS).partitions({"next": [5, 7]}, {"next": [9, 7]})
     assert [part.share.ranges for part in ranges if isinstance(part, LaneShare)] == [((0, 5, 9),)]

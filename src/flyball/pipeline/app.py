@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.url import BrokerUrl
@@ -106,6 +106,10 @@ class Pipeline:
             failure = query.exception()
             if failure is not None:
                 raise PipelineFailed(f"the query {name} failed: {_first_line(str(failure))}")
+
+    def progress(self, query: str) -> list[Any]:
+        """Spark's reports on the last batches of a query: "tier1", or "rule-" and the rule's name."""
+        return list(self._queries[query].recentProgress)
 
     def drain(self) -> None:
         """Wait until everything that is in the input log now has gone all the way through."""

@@ -18,8 +18,9 @@ batches got through in `interval_s`, so that a backlog of any size is worked off
 `format` "json" parses JSON objects by `columns`; "raw" hands out bodies as they are, in `_body`, and needs no
 columns; "rows" reads what a pipeline wrote to its results log.
 
-With `result_queue` the stream is tier 1 of a pipeline: each batch is shared among `lanes`, each lane's result
-queue (`queue_bytes`) is held at `free_bytes` of free space, and a lane ends its share with a row of kind `end`.
+`lanes` tasks share the reading of each partition. With `result_queue` they are the lanes of a pipeline's tier 1: a
+controller shares each batch among them and holds each lane's result queue (`queue_bytes`) at `free_bytes` of
+free space, and a lane ends its share with a row of kind `end`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -187,12 +189,12 @@ class LogStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if "shares" not in end:
-            pairs = zip(start["next"], end["next"], strict=True)
-            return [
-                LaneShare(Share(number, ((number, first, stop),)), ends=False)
-                for number, (first, stop) in enumerate(pairs)
-                if stop > first
+            pieces = [
+                (number, piece.start, piece.stop)
+                for number, (first, stop) in enumerate(zip(start["next"], end["next"], strict=True))
+                for piece in _in_parts(range(first, stop), self._lane_count)
             ]
+            return [LaneShare(Share(number, (piece,)), ends=False) for number, piece in enumerate(pieces)]
         members = tuple(end["lanes"])
         shares = [
             Share(lane, tuple((part[0], part[1], part[2]) for part in ranges), members)
@@ -303,6 +305,16 @@ def _within_budget(starts: Sequence[int], ends: Sequence[int], budget: int) -> l
         stops[number] += admitted
         budget -= admitted
     return stops
+
+
+def _in_parts(offsets: range, parts: int) -> list[range]:
+    """Cut into so many pieces of almost the same length; none is empty.
+
+    >>> _in_parts(range(5, 10), 2), _in_parts(range(5, 6), 2), _in_parts(range(5, 5), 2)
+    ([range(5, 7), range(7, 10)], [range(5, 6)], [])
+    """
+    cuts = [offsets.start + len(offsets) * number // parts for number in range(parts + 1)]
+    return [range(first, stop) for first, stop in pairwise(cuts) if stop > first]
 
 
 def _positive(options: dict[str, str], name: str) -> int:
