@@ -2,7 +2,7 @@
 
 The experiment is the consumer itself with a controller that plays a signal (a staircase, or pseudo-random steps
 around the window that the goal needs); messages are handled as always. It is bounded in width, in time and in what
-it asks of the handlers: a staircase ends early once the rate is half again above the goal.
+it asks of the handlers: a staircase turns back once the rate is half again above the goal.
 """
 
 from __future__ import annotations
@@ -37,22 +37,41 @@ class Untunable(FlyballError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class PlaybackState:
+    given: int = 0
+    place: int = 0
+    up: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Playback:
-    """Gives one value after another, and stays at the last."""
+    """Gives one value after another; turns back where enough is reached, so that no more is asked for.
+
+    >>> play, state, y, given = Playback((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), enough=300.0), PlaybackState(), 100.0, []
+    >>> for k in range(7):
+    ...     state, action = play.step(state, Sample(k, 1.0, 200.0, y))
+    ...     given.append((action.command, action.reason))
+    ...     y = 100.0 * action.command
+    >>> [command for command, _ in given], given[-1]
+    ([1.0, 2.0, 3.0, 2.0, 1.0, 2.0, 3.0], (3.0, 'over'))
+    """
 
     values: tuple[float, ...] = field(metadata={"help": "the commands, one a sample"})
-    enough: float = field(default=math.inf, metadata={"help": "measurement from which the signal need not rise"})
+    enough: float = field(default=math.inf, metadata={"help": "measurement at which the signal turns back"})
 
-    def initial(self, command: Value) -> int:  # noqa: ARG002  the signal says where to begin
-        return 0
+    def initial(self, command: Value) -> PlaybackState:  # noqa: ARG002  the signal says where to begin
+        return PlaybackState()
 
-    def step(self, state: int, sample: Sample) -> tuple[int, Action]:
+    def step(self, state: PlaybackState, sample: Sample) -> tuple[PlaybackState, Action]:
         if sample.measurement is None:
             return state, hold("no measurement: the signal waits")
-        last = len(self.values) - 1
-        if state > 0 and as_scalar(sample.measurement) >= self.enough:
-            state = last + 1
-        return state + 1, Action(self.values[min(state, last)], reason="over" if state > last else "")
+        place, up = state.place, state.up
+        if state.given:
+            turn = as_scalar(sample.measurement) >= self.enough or place == len(self.values) - 1
+            up = not turn if up else place == 0
+            place = min(max(place + (1 if up else -1), 0), len(self.values) - 1)
+        reason = "over" if state.given >= len(self.values) else ""
+        return PlaybackState(state.given + 1, place, up), Action(self.values[place], reason=reason)
 
 
 @dataclass(frozen=True)
@@ -141,7 +160,8 @@ def propose(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...
     """Controllers for the plant that was found, the recommended one first among those that are accepted."""
     trim = default_trim()
     law = verify(first_order(0.0, 1.0), Gains(trim.kp, trim.ki))
-    found = [Candidate("little", {"name": "little"}, law, "needs no model: measures the residence time itself")]
+    why = "measures the residence time itself: a new goal is met in 1 sample by feed-forward, the rest is trimmed"
+    found = [Candidate("little", {"name": "little"}, law, why)]
     kinds: tuple[tuple[str, Kind, bool], ...] = (
         ("pi_ff", "pi", True),
         ("pi", "pi", False),

@@ -1,0 +1,216 @@
+"""`regulate`: a goal for a program that keeps its own client, pika or confluent-kafka.
+
+    channel = regulate(connection.channel(), goal="rate=400")        # pika
+    channel.basic_consume("orders", on_message)                      # as before; ack as before
+    channel.start_consuming()
+
+    consumer = regulate(confluent_consumer, goal="rate=400")         # confluent-kafka
+    while message := consumer.poll(1.0):                             # as before
+        handle(message)
+        consumer.done(message)                                       # new: the message has left the window
+
+What is returned passes everything else on to the client. Nothing runs beside the program: with pika the loop is
+called by the connection's own timer, with Kafka inside `poll` and `consume`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from flyball.brokers.round_trip import RoundTrip
+from flyball.consumer.policy import DITHER_S, Goal, Regulator
+from flyball.consumer.regulation import Regulation
+from flyball.errors import InvalidValue
+
+_POLL_S = 0.002  # how long a closed window waits before it looks again
+
+
+def regulate(
+    client: Any,
+    *,
+    goal: str | Goal,
+    controller: Regulator = None,
+    max_window: int = 64,
+    period_s: float = 1.0,
+) -> Any:
+    """The same client with a window that holds `goal`.
+
+    A pika channel must be open and must not consume yet; the wrapper sets its prefetch to `max_window`, keeps what
+    exceeds the window unacknowledged and untouched, and hands it to the callback as the window allows. A
+    confluent-kafka consumer must not commit by itself.
+    """
+    loop = Regulation(goal, controller, max_window=max_window, period_s=period_s)
+    if hasattr(client, "basic_consume") and hasattr(client, "basic_ack"):
+        return RegulatedChannel(client, loop, max_window)
+    if hasattr(client, "consume") and hasattr(client, "poll") and hasattr(client, "assignment"):
+        return RegulatedConsumer(client, loop)
+    raise InvalidValue(f"regulate takes a pika channel or a confluent-kafka Consumer, got {type(client).__name__}")
+
+
+class RegulatedChannel:
+    """A pika channel whose consumer holds a goal; see `regulate`. One consumer a channel."""
+
+    def __init__(self, channel: Any, loop: Regulation, prefetch: int) -> None:
+        self._channel = channel
+        self.regulation = loop
+        self._prefetch = prefetch
+        self._parked: deque[tuple[Any, Any, bytes]] = deque()
+        self._out: dict[int, float] = {}
+        self._trip = RoundTrip()
+        self._callback: Callable[..., Any] | None = None
+        self._releasing = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    @property
+    def window(self) -> int:
+        return self.regulation.window
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._out)
+
+    def basic_qos(self, *arguments: Any, **named: Any) -> None:
+        raise InvalidValue(
+            f"a regulated channel sets its own prefetch; leave out basic_qos({', '.join(map(str, arguments))}"
+            f"{', '.join(f'{k}={v}' for k, v in named.items())})"
+        )
+
+    def basic_consume(
+        self, queue: str, on_message_callback: Callable[..., Any], auto_ack: bool = False, **options: Any
+    ) -> Any:
+        if auto_ack:
+            raise InvalidValue(
+                f"automatic acks and the goal {self.regulation.goal} do not go together: the broker counts a "
+                "message as done when it has sent it, so a window means nothing; acknowledge after handling"
+            )
+        if self._callback is not None:
+            raise InvalidValue("this regulated channel has a consumer already; use a channel for each")
+        self._callback = on_message_callback
+        self._channel.basic_qos(prefetch_count=self._prefetch)
+        tag = self._channel.basic_consume(queue, self._delivered, **options)
+        self._again()
+        return tag
+
+    def basic_ack(self, delivery_tag: int = 0, multiple: bool = False) -> None:
+        self._settle(delivery_tag, multiple)
+        self._channel.basic_ack(delivery_tag, multiple)
+
+    def basic_nack(self, delivery_tag: int = 0, multiple: bool = False, requeue: bool = True) -> None:
+        self._settle(delivery_tag, multiple)
+        self._channel.basic_nack(delivery_tag, multiple, requeue)
+
+    def basic_reject(self, delivery_tag: int = 0, requeue: bool = True) -> None:
+        self._settle(delivery_tag, False)
+        self._channel.basic_reject(delivery_tag, requeue)
+
+    def _settle(self, tag: int, multiple: bool) -> None:
+        if multiple and self._parked and (tag == 0 or tag >= self._parked[0][0].delivery_tag):
+            raise InvalidValue(
+                f"acknowledging all up to {tag or 'the last'} would include messages that were not handed over "
+                "yet; name the last one that was"
+            )
+        now_s = time.monotonic()
+        tags = [one for one in self._out if one <= tag or tag == 0] if multiple else [tag]
+        for one in tags:
+            began_s = self._out.pop(one, None)
+            if began_s is not None:
+                self._trip.settled(1, now_s)
+                self.regulation.sensing.finished(now_s - began_s, None)
+
+    @property
+    def _occupied(self) -> int:
+        out = len(self._out)
+        most = max(0, self._prefetch - out - len(self._parked))
+        return out + self._trip.open(time.monotonic(), most)
+
+    def _delivered(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
+        self._trip.arrived(time.monotonic())
+        self._parked.append((method, properties, body))
+        self._release()
+
+    def _release(self) -> None:
+        """Hand over what the window allows; not from within a callback, for that is under way already."""
+        if self._releasing or self._callback is None:
+            return
+        self._releasing = True
+        try:
+            while self._parked and self._occupied < self.regulation.window:
+                method, properties, body = self._parked.popleft()
+                self._out[method.delivery_tag] = time.monotonic()
+                self.regulation.sensing.handed += 1
+                self._callback(self, method, properties, body)
+        finally:
+            self._releasing = False
+
+    def _again(self) -> None:
+        if not self._channel.is_open:
+            return
+        lacking = not self._parked and self._occupied < self.regulation.window
+        self.regulation.tick(full=not lacking, round_trip_s=self._trip.mean_s or 0.0)
+        self._release()
+        connection = self._channel.connection
+        later = getattr(connection, "call_later", None) or connection.ioloop.call_later
+        later(DITHER_S / 10 if self._parked else DITHER_S, self._again)
+
+
+class RegulatedConsumer:
+    """A confluent-kafka consumer that holds a goal; see `regulate`."""
+
+    def __init__(self, consumer: Any, loop: Regulation) -> None:
+        self._consumer = consumer
+        self.regulation = loop
+        self._out: dict[tuple[str, int, int], float] = {}
+        self._lacking = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    @property
+    def window(self) -> int:
+        return self.regulation.window
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._out)
+
+    def poll(self, timeout: float = -1.0) -> Any:
+        """The next message, or None after `timeout` seconds (-1: wait for ever)."""
+        got = self.consume(1, timeout)
+        return got[0] if got else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1.0) -> list[Any]:
+        """Up to `num_messages`, as the window allows."""
+        deadline = None if timeout < 0 else time.monotonic() + timeout
+        while True:
+            self.regulation.tick(full=not self._lacking)
+            room = min(num_messages, self.regulation.window - len(self._out))
+            left_s = DITHER_S if deadline is None else min(DITHER_S, max(0.0, deadline - time.monotonic()))
+            if room > 0:
+                got = self._consumer.consume(room, left_s)
+                self._lacking = len(got) < room
+                if got:
+                    self._hand(got)
+                    return list(got)
+            else:
+                self._lacking = False
+                time.sleep(min(_POLL_S, left_s))
+            if deadline is not None and time.monotonic() >= deadline:
+                return []
+
+    def _hand(self, messages: list[Any]) -> None:
+        now_s = time.monotonic()
+        for message in messages:
+            if message.error() is None:
+                self._out[message.topic(), message.partition(), message.offset()] = now_s
+                self.regulation.sensing.handed += 1
+
+    def done(self, message: Any) -> None:
+        """This message was handled: its place in the window is free. Commit as before."""
+        began_s = self._out.pop((message.topic(), message.partition(), message.offset()), None)
+        if began_s is not None:
+            self.regulation.sensing.finished(time.monotonic() - began_s, None)

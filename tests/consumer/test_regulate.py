@@ -1,0 +1,116 @@
+"""`regulate` with plain client code: a pika program and a confluent-kafka program that hardly change."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from typing import Any
+
+import pika
+import pytest
+from confluent_kafka import Consumer as KafkaConsumer
+
+from flyball.brokers import BrokerUrl, Message, connect
+from flyball.consumer.regulate import regulate
+from flyball.errors import InvalidValue
+from flyball.servers.kafka import KafkaServer
+from flyball.servers.rabbitmq import RabbitMqNode
+
+
+async def send(url: str, name: str, kind: Any, count: int) -> None:
+    async with await connect(url) as broker:
+        await broker.declare(name, kind)
+        sender = await broker.sender(name)
+        await sender.send_batch([Message(b"%d" % number) for number in range(count)])
+
+
+@pytest.mark.parametrize("goal", ["rate=100", "rate=100000"])
+def test_a_pika_program(rabbitmq: RabbitMqNode, goal: str) -> None:
+    queue, count = f"plain.{uuid.uuid4().hex}", 150
+    asyncio.run(send(rabbitmq.url, queue, "queue", count))
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url))
+    channel = regulate(connection.channel(), goal=goal, max_window=6, period_s=0.25)
+    bodies: list[bytes] = []
+    most = 0
+
+    def on_message(channel: Any, method: Any, _: Any, body: bytes) -> None:
+        nonlocal most
+        most = max(most, channel.in_flight)
+        bodies.append(body)
+        connection.call_later(0.02, lambda: channel.basic_ack(method.delivery_tag))
+
+    channel.basic_consume(queue, on_message)
+    while len(bodies) < count or channel.in_flight:
+        connection.process_data_events(time_limit=0.2)
+    assert bodies == [b"%d" % number for number in range(count)]
+    if goal == "rate=100":
+        # 100 a second of 20 ms and the round trip: two to three places, whatever the machine; never all six
+        assert 1.0 < channel.regulation.wanted < 5.0
+        assert most < 6
+    else:
+        assert most == 6
+    connection.close()
+
+
+def test_a_pika_channel_that_was_settled_in_bulk_keeps_what_is_parked(rabbitmq: RabbitMqNode) -> None:
+    queue = f"plain.{uuid.uuid4().hex}"
+    asyncio.run(send(rabbitmq.url, queue, "queue", 10))
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url))
+    channel = regulate(connection.channel(), goal="rate=1", max_window=8)
+    tags: list[int] = []
+    channel.basic_consume(queue, lambda _channel, method, _properties, _body: tags.append(method.delivery_tag))
+    while not tags or not channel._parked:
+        connection.process_data_events(time_limit=0.1)
+    with pytest.raises(InvalidValue, match="not handed over yet"):
+        channel.basic_ack(0, multiple=True)
+    channel.basic_ack(tags[-1], multiple=True)
+    connection.close()
+
+
+def test_automatic_acks_are_refused(rabbitmq: RabbitMqNode) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url))
+    channel = regulate(connection.channel(), goal="rate=1")
+    with pytest.raises(InvalidValue, match="automatic acks and the goal rate=1 do not go together"):
+        channel.basic_consume("any", print, auto_ack=True)
+    with pytest.raises(InvalidValue, match="sets its own prefetch"):
+        channel.basic_qos(prefetch_count=4)
+    connection.close()
+
+
+def test_a_confluent_kafka_program(kafka: KafkaServer) -> None:
+    topic, count = f"plain.{uuid.uuid4().hex}", 150
+    asyncio.run(send(kafka.url, topic, "log", count))
+    ((host, port),) = BrokerUrl.parse(kafka.url).hosts
+    plain = KafkaConsumer(
+        {
+            "bootstrap.servers": f"{host}:{port}",
+            "group.id": topic,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    plain.subscribe([topic])
+    consumer = regulate(plain, goal="rate=100000", max_window=4, period_s=0.25)
+    working: list[tuple[float, Any]] = []
+    offsets: list[int] = []
+    most = 0
+    while len(offsets) < count or working:
+        message = consumer.poll(0.005)
+        if message is not None:
+            assert message.error() is None
+            offsets.append(message.offset())
+            working.append((time.monotonic() + 0.02, message))
+            most = max(most, len(working))
+            assert consumer.in_flight == len(working)
+        while working and working[0][0] <= time.monotonic():
+            consumer.done(working.pop(0)[1])
+    plain.close()
+    assert offsets == sorted(set(offsets))
+    assert len(offsets) == count
+    assert most == 4
+
+
+def test_other_things_are_refused() -> None:
+    with pytest.raises(InvalidValue, match="a pika channel or a confluent-kafka Consumer, got int"):
+        regulate(3, goal="rate=1")
