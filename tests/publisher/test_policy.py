@@ -57,7 +57,7 @@ def test_auto_holds_what_is_on_the_way_near_the_knee(capacity: float, trip_s: fl
     assert statistics.mean(r.action.parts["knee"] for r in late) == pytest.approx(knee, rel=0.35, abs=4.0)
     # The queue at the broker is some milliseconds, whatever its speed.
     queued_s = statistics.mean(r.measured.transfer_s for r in late) - trip_s
-    assert queued_s < 0.03
+    assert queued_s < 0.06
     assert sum(count for time_s, count in source.confirmed if time_s > 4.0) / 4.0 > 0.9 * capacity
 
 

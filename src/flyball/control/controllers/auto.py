@@ -18,6 +18,8 @@ _TRIPS_OF_RATE = 20.0
 """Round trips over which the greatest delivery rate counts."""
 _LEAST_RATE_SPAN_S = 1.0
 _TRIPS_A_ROUND = 2.5
+_SHORTEST_ROUND_S = 0.05
+"""Brokers confirm in groups: within this time some message meets an empty queue, if there is one."""
 _LONGEST_QUEUE = 1e6
 _LARGE_ENOUGH = 32
 """A batch of this size costs little more for a message than a larger one: smaller windows are not divided."""
@@ -37,9 +39,8 @@ class AutoState:
     """When the last drain began, or the first sample came."""
     began_s: float | None = None
     """None: the round begins with the next sample."""
-    samples: int = 0
-    trip_sum_s: float = 0.0
-    """Round trips of what was sent in this round and has come back, and their sum."""
+    round_trip_s: float | None = None
+    """Shortest round trip of what was sent in this round; None: nothing has come back yet."""
     limited: bool = False
     """In this round the window held messages back."""
     peak: float = 0.0
@@ -61,9 +62,10 @@ class Auto:
     the greatest of the last 20 round trips (while the window was the brake: a rate that the application chose
     says nothing about the broker), the round trip as the least of the last `forget_s`.
 
-    Law, every 2.5 minimal round trips. q is the mean time that messages queued, what a round trip was longer
-    than the minimal one; d = max(queue_s, queue_share · minimal round trip) is the time that a window of
-    `share` messages may queue, so that a broker that confirms in groups is never idle. Wanted is the window
+    Law, every 2.5 minimal round trips and at least 50 ms. q is the time that messages queue, by which the
+    shortest round trip of that while exceeds the minimal one; d = max(queue_s, queue_share · minimal round
+    trip) is the time that a window of `share` messages may queue, so that a broker that confirms in groups is
+    never idle. Wanted is the window
     W with W·(q/d)² = share:
 
     * W·(q/d)² > share: W falls by gain·(W·(q/d)² − share), at most by the part `cut`; a window that the
@@ -85,7 +87,7 @@ class Auto:
     >>> state = auto.initial((1.0, 1.0, 0.0, 1.0))
     >>> seen = Measured(pending=50.0, transfer_s=0.01, confirmed=2.0, in_flight=8.0, delivered=8.0, limited=1.0)
     >>> for k in range(3):
-    ...     state, action = auto.step(state, Sample(0.025 * k, 0.025, 0.0, tuple(seen)))
+    ...     state, action = auto.step(state, Sample(0.05 * k, 0.05, 0.0, tuple(seen)))
     ...     print(action.command.window, round(action.parts["knee"], 3), action.reason)
     8.0 8.0 measuring
     16.0 8.0 the broker keeps up: doubled
@@ -95,7 +97,7 @@ class Auto:
     sharing is AIMD's.
     """
 
-    queue_s: float = field(default=0.008, metadata={"help": "time that messages may queue at the broker"})
+    queue_s: float = field(default=0.02, metadata={"help": "time that messages may queue at the broker"})
     queue_share: float = field(
         default=0.25, metadata={"help": "the same as a part of the minimal round trip; the larger one counts"}
     )
@@ -177,11 +179,12 @@ class Auto:
             return state, "measuring"
         # A batch keeps the broker busy by itself: only what exceeds that is a queue.
         alone_s = max(0.0, seen.confirmed - 1.0) / rates[0][1] if rates[0][1] > 0.0 else 0.0
-        trip_sum_s = state.trip_sum_s + max(shortest_s, trip_s - alone_s)
-        state = replace(state, samples=state.samples + 1, trip_sum_s=trip_sum_s)
-        if now_s - began_s < _TRIPS_A_ROUND * shortest_s:
+        unqueued_s = max(shortest_s, trip_s - alone_s)
+        round_trip_s = unqueued_s if state.round_trip_s is None else min(unqueued_s, state.round_trip_s)
+        state = replace(state, round_trip_s=round_trip_s)
+        if now_s - began_s < max(_TRIPS_A_ROUND * shortest_s, _SHORTEST_ROUND_S):
             return state, "measuring"
-        return self._end_of_round(state, now_s, trip_sum_s / state.samples)
+        return self._end_of_round(state, now_s, round_trip_s)
 
     def _end_of_round(self, state: AutoState, now_s: float, round_trip_s: float) -> tuple[AutoState, str]:
         shortest_s = state.trips[0][1]
@@ -231,4 +234,4 @@ class Auto:
 
 
 def _new_round(state: AutoState, now_s: float) -> AutoState:
-    return replace(state, began_s=now_s, samples=0, trip_sum_s=0.0, limited=False, peak=0.0)
+    return replace(state, began_s=now_s, round_trip_s=None, limited=False, peak=0.0)
