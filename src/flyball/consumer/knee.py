@@ -19,7 +19,14 @@ from dataclasses import dataclass, field, replace
 
 from flyball.consumer.goals import HANDLING_P95_S, RATE_PER_S, RESIDENCE_S, USED
 from flyball.consumer.little import FULL, disturbance
-from flyball.control.controllers.common import OVERFLOW, applied_or, as_scalar, check_between
+from flyball.control.controllers.common import (
+    OVERFLOW,
+    applied_or,
+    as_scalar,
+    check_between,
+    scalar_error,
+    why_unusable,
+)
 from flyball.control.limits import clamp
 from flyball.control.step import Action, Sample, Value, hold
 
@@ -64,6 +71,8 @@ class Knee:
     def step(self, state: KneeState, sample: Sample) -> tuple[KneeState, Action]:
         rate, residence = disturbance(sample, RATE_PER_S), disturbance(sample, RESIDENCE_S)
         in_force = applied_or(sample, state.command)
+        if scalar_error(sample) is None:
+            return state, hold(why_unusable(sample))
         if rate is None or residence is None or residence <= 0.0:
             return state, hold("no message was handled since the last sample: held")
         base = residence if state.base_s is None else min(state.base_s, residence)

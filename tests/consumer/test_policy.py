@@ -1,0 +1,154 @@
+"""The consumer's decisions on simple plants: goals are reached, jumps are followed, limits are told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flyball.consumer import reach
+from flyball.consumer.policy import (
+    FIRST_WINDOW,
+    WINDOW_LIMITS,
+    AimState,
+    DrainBy,
+    Goal,
+    Knee,
+    Latency,
+    Little,
+    Rate,
+    RetryPolicy,
+    Returnable,
+    Seen,
+    after_failure,
+    aim,
+    guard_for,
+    may_return,
+    parse_goal,
+    regulator,
+)
+from flyball.consumer.reach import Reach
+from flyball.errors import InvalidValue
+from flyball.loops.policy import Observation, Policy, Receipt, decide, start
+from flyball.testing.controllers import check_controller
+
+
+@dataclass
+class Plant:
+    """rate = window / residence up to `capacity`; beyond it messages wait inside the window."""
+
+    residence_s: float
+    capacity: float = math.inf
+
+    def rate(self, window: float) -> float:
+        return min(window / self.residence_s, self.capacity)
+
+
+def run(goal: Goal, plant: Plant, samples: int, at: dict[int, Plant] | None = None) -> list[Receipt]:
+    law = regulator(goal)
+    policy = Policy("test", law, limits=WINDOW_LIMITS, guard=guard_for(law), glide=False)
+    state, aiming, window, receipts = start(policy, FIRST_WINDOW), AimState(), FIRST_WINDOW, []
+    for k in range(1, samples + 1):
+        plant = (at or {}).get(k, plant)
+        rate = plant.rate(window)
+        seen = Seen(float(k), 1.0, rate, window / rate, 1.0, 10_000.0, window / rate, window / rate)
+        aiming, target = aim(goal, aiming, seen)
+        state, receipt = decide(
+            policy, state, Observation(float(k), target.setpoint, target.measurement, None, target.disturbances)
+        )
+        if isinstance(receipt.command, float):
+            window = receipt.command
+        receipts.append(receipt)
+    return receipts
+
+
+@given(st.floats(5.0, 5000.0), st.floats(0.001, 0.5))
+def test_little_meets_any_rate_in_one_sample(goal: float, residence_s: float) -> None:
+    if not WINDOW_LIMITS[0] < goal * residence_s < WINDOW_LIMITS[1]:
+        return
+    receipts = run(Rate(goal), Plant(residence_s), 5)
+    assert [receipt.measurement for receipt in receipts[1:]] == pytest.approx([goal] * 4)
+
+
+def test_a_handler_that_becomes_twice_as_slow_is_met_within_three_samples() -> None:
+    receipts = run(Rate(400.0), Plant(0.017), 30, at={15: Plant(0.034)})
+    assert receipts[14].measurement == pytest.approx(200.0)
+    assert [receipt.measurement for receipt in receipts[17:]] == pytest.approx([400.0] * 13, rel=0.1)
+
+
+def test_a_moment_of_stalling_hardly_moves_the_window() -> None:
+    receipts = run(Rate(400.0), Plant(0.017), 30, at={15: Plant(0.17), 16: Plant(0.017)})
+    assert max(receipt.command for receipt in receipts[14:] if isinstance(receipt.command, float)) < 1.5 * 6.8
+
+
+def test_a_goal_out_of_reach_says_what_is_reachable_and_rests() -> None:
+    receipts = run(Rate(1000.0), Plant(0.01, capacity=400.0), 120)
+    assert "out of reach" in receipts[-1].reason
+    assert "reachable is about 400/s" in receipts[-1].reason
+    windows = [receipt.command for receipt in receipts[20:] if isinstance(receipt.command, float)]
+    assert max(windows) < 10.0  # 400/s of 10 ms are 4 places
+    assert receipts[-1].saturated == 1
+
+
+def test_capacity_that_comes_back_is_used_again() -> None:
+    receipts = run(Rate(1000.0), Plant(0.01, capacity=400.0), 200, at={60: Plant(0.01)})
+    assert receipts[-1].measurement == pytest.approx(1000.0, rel=0.05)
+
+
+def test_capacity_finds_the_knee_and_follows_slower_handlers() -> None:
+    goal = parse_goal("capacity")
+    receipts = run(goal, Plant(0.01, capacity=800.0), 120, at={60: Plant(0.03, capacity=800.0)})
+    windows = [receipt.command for receipt in receipts]
+    assert windows[50] == pytest.approx(11.0, rel=0.1)  # 8 at work, a quarter and one to spare
+    assert receipts[50].measurement == 800.0
+    assert receipts[-1].measurement == 800.0  # 24 are needed now
+
+
+def test_latency_cuts_the_window_where_handling_takes_too_long() -> None:
+    receipts = run(Latency(0.05), Plant(0.01, capacity=100.0), 60)
+    assert isinstance(receipts[-1].command, float)
+    assert receipts[-1].command / 100.0 <= 0.05
+
+
+def test_a_drain_aims_at_its_deadline() -> None:
+    state, depth, rate, time_s = AimState(), 6000.0, 0.0, 0.0
+    for _ in range(60):
+        state, target = aim(DrainBy(60.0), state, Seen(time_s, 1.0, rate, 0.01, 1.0, depth))
+        rate = target.setpoint
+        depth, time_s = max(0.0, depth + 50.0 - rate), time_s + 1.0
+    assert depth < 120.0
+
+
+@pytest.mark.parametrize("law", [Little(), Knee(), Knee(p95_s=0.5)])
+def test_our_laws_keep_the_contract_of_controllers(law: Little | Knee) -> None:
+    check_controller(law, disturbances=(1.0, 0.017, 1.0, 10.0, 10.0, 400.0, 0.02), first_move=math.inf)
+
+
+def test_a_spell_that_answers_is_no_limit() -> None:
+    state = Reach()
+    for window in (1.0, 2.0, 4.0, 8.0, 16.0):
+        state = reach.watch(state, 10_000.0, 50.0 * window, window, 0.02, full=True)
+    assert state.reachable is None
+
+
+@pytest.mark.parametrize("text", ["", "rate=", "rate=fast", "rate=0", "latency=-1", "drain", "drain-by=nan"])
+def test_goals_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidValue):
+        parse_goal(text)
+
+
+@given(st.integers(0, 20), st.integers(1, 40), st.floats(0.5, 1.0))
+def test_retries_are_bounded_in_number_and_time(retries: int, failures: int, jitter: float) -> None:
+    verdict = after_failure(RetryPolicy(retries), failures, "ValueError: x", jitter)
+    assert verdict.fate == ("retry" if failures <= retries else "dead-letter")
+    assert 0.0 <= verdict.delay_s <= 30.0
+
+
+def test_a_message_goes_back_at_most_once_and_never_near_its_limit() -> None:
+    assert may_return(Returnable(False, 1))
+    assert not may_return(Returnable(True, 2))
+    assert not may_return(Returnable(False, 4, delivery_limit=5))
+    assert may_return(Returnable(True, None))  # a queue that does not count
