@@ -175,7 +175,7 @@ class Combiner:
         self._sinks.add(settings.late, _PRODUCER)
         self._sinks.add(cursor_name(settings.results), None, max_bytes=_CURSOR_BYTES)
         with open_log_reader(self._url, settings.results) as reader:
-            last = list(last_bodies(reader, 1))
+            last = last_bodies(reader, 1)
         if last:
             self._restore(entry.decode(last[0]))
         for lane in self._merge.lanes:

@@ -8,7 +8,7 @@ counted in bytes of entries: `before` in an entry's header is what the queue too
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,11 +37,19 @@ def lanes_name(results: str) -> str:
     return f"{results}.lanes"
 
 
-def last_bodies(reader: LogReader, most: int = _TAIL) -> Iterator[bytes]:
-    """The last bodies of a log with one partition, oldest first; offsets may have holes."""
+def last_bodies(reader: LogReader, most: int = _TAIL) -> list[bytes]:
+    """The last bodies of a log with one partition, oldest first.
+
+    Offsets may have holes, also at the end: if too few are found, the search begins farther back.
+    """
     first, end = reader.bounds(0)
-    for chunk in reader.read_bodies(0, max(first, end - most), end):
-        yield from chunk.bodies
+    span = most
+    while True:
+        begin = max(first, end - span)
+        bodies = [body for chunk in reader.read_bodies(0, begin, end) for body in chunk.bodies]
+        if len(bodies) >= most or begin == first:
+            return bodies[-most:] if most else []
+        span *= 8
 
 
 def cursor_body(taken_bytes: dict[int, int]) -> bytes:
@@ -93,7 +101,7 @@ class QueueLevels:
         if log not in self._readers:
             self._readers[log] = open_log_reader(self._url, log)
         try:
-            return list(last_bodies(self._readers[log], 1))[-1:]
+            return last_bodies(self._readers[log], 1)
         except NoSuchChannel:
             return []  # nobody has written there yet
 
