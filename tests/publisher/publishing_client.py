@@ -32,5 +32,6 @@ async def main(url: str, channel: str, outbox: str, run: str, first: int, count:
         say("drained")
 
 
-url, channel, outbox, run, first, count = sys.argv[1:]
-asyncio.run(main(url, channel, outbox, run, int(first), int(count)))
+if __name__ == "__main__":
+    url, channel, outbox, run, first, count = sys.argv[1:]
+    asyncio.run(main(url, channel, outbox, run, int(first), int(count)))
