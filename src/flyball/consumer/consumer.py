@@ -141,6 +141,7 @@ class Consumer:
         self.seen: Seen | None = None
         self._depth: float | None = None
         self._receiving_since_s: float | None = None
+        self._trip_s = 0.0
         self._stop = asyncio.Event()
         self._broker: Broker | None = None
         self._receiver: Receiver | None = None
@@ -370,7 +371,11 @@ class Consumer:
                 and time.monotonic() - since_s > _LACKING_S
                 and receiver.occupied < receiver.window
             )
-            self._sensing.tick(full=not lacking, round_trip_s=receiver.round_trip_s)
+            if (
+                self._depth is None or self._depth >= 1.0
+            ):  # an empty queue answers when a publisher sends, not before
+                self._trip_s = receiver.round_trip_s
+            self._sensing.tick(full=not lacking, round_trip_s=self._trip_s)
             if self.loop is not None and self.loop.mode == "on":
                 wanted = max(self._wanted, WINDOW_LIMITS[0])
                 if self._pacing is not None:

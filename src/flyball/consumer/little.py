@@ -13,7 +13,7 @@ m(k)  the trim, near 1: what Little's law misses (gaps between messages, roundin
       the real one, for R(k) carries that gain. So one certificate holds for every plant: see `default_trim`.
 
 The trim learns only from samples that say something about it: not while messages are lacking (the window was not
-full), not within two samples of a new goal or a jump of R, whose effect the metric may show late.
+full), not within three samples of a new goal or a jump of R, whose effect the metric may show late.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from flyball.control.step import Action, Controller, Sample, Value, hold
 from flyball.control.wrappers.common import check_inner
 
 FULL = 0.8  # share of the time in which the window is used up, from which it counts as full
-_UNSETTLED = 2  # samples after a change from which the trim learns nothing
+_UNSETTLED = 3  # samples after a change from which the trim learns nothing
 _MOST_ERROR = 0.25  # a relative error beyond it is no matter for the trim
 _MOST_JUMP = 2.0  # factor by which the residence time is believed to have changed within a sample
 _TRIM = (0.4, 2.5)

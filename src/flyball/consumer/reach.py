@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 SHORT = 0.9  # part of the goal below which the rate is short of it
 _GROWN = 1.5  # growth of the window after which the rate must have answered
 _ANSWER = 0.25  # part of the window's growth that the rate must show
-_LEAST_SAMPLES = 3
+_LEAST_SAMPLES = 4  # under the wider window: a metric may be two samples late
 _SPARE = 1.25
 _FIRST_WAIT, _LONGEST_WAIT = 30, 600
 _TRIAL, _WIDER = 3, 1.5  # samples of a new try, and how much wider its window is
@@ -36,6 +36,7 @@ class Reach:
     wait: int = 0
     next_wait: int = _FIRST_WAIT
     trial: int = 0
+    wide: int = 0
 
     @property
     def limit(self) -> float | None:
@@ -77,10 +78,12 @@ def watch(state: Reach, goal: float, rate: float, window: float, residence_s: fl
     )
     grown = window / seen.window - 1.0
     answered = seen.best / max(seen.rate, 1e-9) - 1.0
-    if seen.samples < _LEAST_SAMPLES or grown < _GROWN - 1.0 or answered >= _ANSWER * grown:
-        if answered >= _ANSWER * grown and grown >= _GROWN - 1.0:  # it answers: watch on from here
-            return replace(seen, samples=1, window=window, rate=rate, best=rate)
-        return seen
+    if grown < _GROWN - 1.0:
+        return replace(seen, wide=0)
+    if answered >= _ANSWER * grown:  # it answers: watch on from here
+        return replace(seen, samples=1, window=window, rate=rate, best=rate, wide=0)
+    if seen.wide + 1 < _LEAST_SAMPLES:
+        return replace(seen, wide=seen.wide + 1)
     held = seen.best * seen.residence_s * _SPARE
     return replace(seen, held=min(held, window), wait=seen.next_wait)
 
