@@ -43,10 +43,3 @@ def test_s4_congestion(tmp_path: Path) -> None:
     for name, by_vacation in cases.items():
         drops = [sum(one["dropped"]) for one in by_vacation.values()]
         assert (drops[-1] > 100) if name.startswith("untuned") else (max(drops) == 0)
-
-
-def test_s4_sharing(tmp_path: Path) -> None:
-    laws = _run("s4_sharing", tmp_path)["laws"]
-    assert laws["auto, 13 ms"]["jain_20_s"] >= 0.97
-    assert laws["auto, 13 ms"]["used"] > 0.9
-    assert laws["static, window 1000, 13 ms"]["jain_20_s"] < 0.8

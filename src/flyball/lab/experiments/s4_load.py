@@ -25,7 +25,7 @@ COLOURS = {"untuned": MEASURED, "s4": FREE_RUN, "auto": ONE_STEP}
 def run(context: ExperimentContext) -> Report:
     seeds = range(context.seed, context.seed + (3 if context.quick else 10))
     sizes = (1, 2, 5, 10, 50) if context.quick else (1, 2, 3, 4, 5, 7, 10, 20, 50)
-    duration_s = 30.0 if context.quick else 120.0
+    duration_s = 20.0 if context.quick else 120.0
 
     def runs(law: Controller[Any], load: float, batch: int = 1) -> list[PublisherRun]:
         return [
