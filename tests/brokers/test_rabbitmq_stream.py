@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import random
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -261,8 +260,21 @@ def test_errors_are_one_sentence_without_the_password(rabbitmq: RabbitMqNode) ->
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[RabbitMqNode]:
-    """A node to kill and to freeze."""
+    """A node to kill and to freeze, that has had a stream for a moment.
+
+    RabbitMQ 3.10 writes down about a second after the very first stream of a node was declared that there is a
+    coordinator of streams. Killed before that, it comes back without it, and with it all its streams are gone
+    from sight (their files stay). This is the only window: once the coordinator is on record, streams are
+    entries of its log, which is synced, and one that was declared just before the kill is there again.
+    """
+
+    async def declare_first(url: str) -> None:
+        async with await connect(url) as broker:
+            await broker.declare(fresh(), "log")
+
     with RabbitMqNode() as node:
+        asyncio.run(declare_first(node.stream_url))
+        node.await_registered("rabbit_stream_coordinator")
         yield node
 
 
@@ -295,27 +307,37 @@ async def _send_until_confirmed(broker: Broker, log: str, sent: list[Message], b
     return confirmed
 
 
-@pytest.mark.parametrize("seed", [5])
-def test_a_restarted_server_loses_nothing_it_confirmed(fragile: RabbitMqNode, seed: int) -> None:
-    rng = random.Random(seed)
+@pytest.mark.parametrize(("seed", "partitions"), [(5, 1), (6, 3)])
+def test_a_killed_server_loses_nothing_it_confirmed(fragile: RabbitMqNode, seed: int, partitions: int) -> None:
     log = fresh()
+
+    async def declare() -> None:
+        async with await connect(fragile.stream_url) as broker:
+            await broker.declare(log, "log", partitions=partitions)
+
+    asyncio.run(declare())
+    ledger = crash.kill_broker(fragile, fragile.stream_url, log, group=fresh("g"), seed=seed, messages=3000)
+    assert ledger.problems() == [], f"seed {seed}"
+    assert len(set(ledger.sent)) == 3000
+
+
+def test_a_killed_server_still_drops_repeats(fragile: RabbitMqNode) -> None:
+    log, sent = fresh(), numbered(60)
 
     async def scenario() -> None:
         async with await connect(fragile.stream_url) as broker:
             await broker.declare(log, "log")
-            receiver = await broker.subscribe(log, fresh("g"), start="earliest", window=50)
-            sent = numbered(3000)
-            sending = asyncio.create_task(_send_until_confirmed(broker, log, sent, rng.randrange(5, 30)))
-            await asyncio.sleep(rng.uniform(0.1, 0.4))
-            await asyncio.to_thread(fragile.restart)
-            assert sorted(await sending) == sorted(ids(sent))
-            got: dict[str, bytes] = {}
-            while len(got) < len(sent):
-                batch = await receiver.receive(timeout_s=60)
-                assert batch, f"seed {seed}: {len(sent) - len(got)} of {len(sent)} never came"
-                got |= {delivery.message.id: delivery.message.body for delivery in batch}
-                await receiver.ack(*batch)
-            assert got == {message.id: message.body for message in sent}
+            sender = await broker.sender(log, producer="sensor")
+            assert all(result.ok for result in await sender.send_batch(sent[:40], sequence=0))
+        fragile.kill()
+        fragile.start()
+        async with await connect(fragile.stream_url) as broker:
+            sender = await broker.sender(log, producer="sensor")
+            assert await sender.last_sequence() == 39
+            results = await sender.send_batch(sent[20:], sequence=20)
+            assert [result.duplicate for result in results] == [True] * 20 + [False] * 20
+            stored = await records(broker, log, 0, 0, 1 << 40)
+            assert [record.message.id for record in stored] == ids(sent)
 
     asyncio.run(scenario())
 

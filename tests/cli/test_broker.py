@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flyball.servers.kafka import KafkaServer
 from flyball.servers.process import accepts, start_time
 from flyball.servers.rabbitmq import installed
 
@@ -50,6 +51,22 @@ def test_up_status_down(tmp_path: Path) -> None:
     assert [start_time(pid) for pid in started["pids"]] == [None, None]
     assert _json(tmp_path, "status") == {"servers": []}
     assert not (tmp_path / ".flyball" / "servers" / "rabbitmq-1").exists()
+
+
+def test_kafka_up_used_and_down(tmp_path: Path, kafka: KafkaServer) -> None:
+    del kafka  # only so that a machine without Kafka skips this too
+    try:
+        (started,) = _json(tmp_path, "up", "kafka")["servers"]
+        assert (started["name"], started["running"], set(started["urls"])) == ("kafka-1", True, {"kafka"})
+        command = [sys.executable, "-m", "flyball", "publish", started["url"], "t", "--declare", "log"]
+        used = subprocess.run([*command, "--count", "3", "--json"], capture_output=True, text=True, check=False)
+        assert json.loads(used.stdout)["confirmed"] == 3, used.stderr
+        assert _json(tmp_path, "status")["servers"] == [started]
+    finally:
+        stopped = _json(tmp_path, "down")
+    assert stopped == {"stopped": ["kafka-1"]}
+    assert [start_time(pid) for pid in started["pids"]] == [None]
+    assert not (tmp_path / ".flyball" / "servers" / "kafka-1").exists()
 
 
 @pytest.mark.parametrize(

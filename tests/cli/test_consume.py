@@ -143,12 +143,14 @@ def test_a_reader_that_has_seen_enough_loses_nothing(url: str) -> None:
         (("URL", "q", "--from", "middle"), "earliest or latest, not 'middle'"),
         (("URL?colour=red", "q"), "no option 'colour'"),
         (("sqlite:////no/such/folder/x.db", "q"), "/no/such/folder/x.db"),
+        (("URL.absent", "q"), "there is no broker file"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(
     tmp_path: Path, arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'empty.db'}"
+    flyball("publish", url, "q", "--declare", "queue", "--count", 0)
     with pytest.raises(SystemExit) as ended:
         main(["consume", *[word.replace("URL", url) for word in arguments], "--seconds", "5"])
     printed = capsys.readouterr().err

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+from flyball.brokers import connect
 
 FLYBALL = [sys.executable, "-m", "flyball"]
 
@@ -41,10 +44,17 @@ def test_rabbitmq_queues_are_listed(amqp_url: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_broker_and_a_bad_url(tmp_path: Path, closed_port: int) -> None:
-    run = flyball("queues", f"sqlite:///{tmp_path / 'new.db'}", "--json")
+    asyncio.run(_make(f"sqlite:///{tmp_path / 'empty.db'}"))
+    run = flyball("queues", f"sqlite:///{tmp_path / 'empty.db'}", "--json")
     assert json.loads(run.stdout) == []
-    for bad in ("nonsense", f"kafka://127.0.0.1:{closed_port}"):
+    for bad in ("nonsense", f"kafka://127.0.0.1:{closed_port}", f"sqlite:///{tmp_path / 'absent.db'}"):
         run = flyball("queues", bad)
         assert run.returncode == 2
         assert run.stderr.startswith("flyball: ")
         assert run.stderr.count("\n") == 1, run.stderr
+    assert not (tmp_path / "absent.db").exists()
+
+
+async def _make(url: str) -> None:
+    async with await connect(url):
+        pass

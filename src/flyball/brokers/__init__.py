@@ -52,12 +52,18 @@ ADAPTERS: dict[str, str] = {
 }
 
 
-async def connect(url: str) -> Broker:
-    """Open a broker; use it as an async context manager, or close it yourself."""
+async def connect(url: str, *, create: bool = True) -> Broker:
+    """Open a broker; use it as an async context manager, or close it yourself.
+
+    An embedded broker whose file does not exist yet is made, unless `create` is False: who only looks, or takes
+    messages away, has mistyped its path.
+    """
     parsed = BrokerUrl.parse(url)
     if parsed.scheme not in ADAPTERS:
         known = ", ".join(f"{scheme}://" for scheme in ADAPTERS)
         raise InvalidValue(f"no broker speaks {parsed.scheme}:// (in {parsed}); use one of {known}")
     adapter = importlib.import_module(f"flyball.brokers.{ADAPTERS[parsed.scheme]}")
+    if not create and hasattr(adapter, "check_exists"):
+        adapter.check_exists(parsed)
     broker: Broker = await adapter.connect(parsed)
     return broker

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from flyball.brokers.base import LogBroker
 from flyball.brokers.kafka_admin import KafkaAdmin
 from flyball.brokers.kafka_codec import to_message
 from flyball.brokers.kafka_config import KafkaSettings
@@ -22,7 +22,7 @@ from flyball.brokers.kafka_log import KafkaLogReader
 from flyball.brokers.kafka_receive import KafkaReceiver
 from flyball.brokers.kafka_send import KafkaSender, ProducerThread
 from flyball.brokers.patterns import check_name, is_pattern, to_regex
-from flyball.brokers.port import Capabilities, ChannelInfo, Kind, Record, Start, Unsupported
+from flyball.brokers.port import Capabilities, ChannelInfo, Kind, Record, Start
 from flyball.brokers.url import BrokerUrl
 
 
@@ -33,14 +33,16 @@ async def connect(url: BrokerUrl) -> KafkaBroker:
     return KafkaBroker(settings, admin)
 
 
-class KafkaBroker:
+class KafkaBroker(LogBroker[KafkaReceiver]):
     """A connection to a Kafka cluster."""
 
+    _what = "Kafka has"
+
     def __init__(self, settings: KafkaSettings, admin: KafkaAdmin) -> None:
+        super().__init__()
         self._settings = settings
         self._admin = admin
         self._producer: ProducerThread | None = None
-        self._receivers: list[KafkaReceiver] = []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -58,9 +60,6 @@ class KafkaBroker:
         if self._producer is None:
             self._producer = ProducerThread(self._settings, self._admin.answers)
         return KafkaSender(self._producer, channel)
-
-    async def receiver(self, queue: str, *, window: int = 100) -> KafkaReceiver:  # noqa: ARG002 (none to open)
-        raise Unsupported(f"Kafka has no queues (asked for {queue!r}): subscribe to the log with a group instead")
 
     async def subscribe(
         self, pattern: str, group: str, *, window: int = 100, start: Start = "latest"
@@ -80,9 +79,7 @@ class KafkaBroker:
         starts = {}
         if start == "latest":
             starts = await asyncio.to_thread(self._admin.begin_group_at_end, group, topics)
-        receiver = KafkaReceiver(self._settings, group, window, topics, find_topics, starts)
-        self._receivers = [*(each for each in self._receivers if not each.closed), receiver]
-        return receiver
+        return self._opened(KafkaReceiver(self._settings, group, window, topics, find_topics, starts))
 
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         with KafkaLogReader(self._settings.url, log) as reader:
@@ -106,8 +103,7 @@ class KafkaBroker:
         retention_s: float | None = None,
         durable: bool = True,
     ) -> None:
-        if kind != "log":
-            raise Unsupported(f"Kafka has no queues (asked for {channel!r}): declare it as a log")
+        self._check_kind(channel, kind)
         check_name(channel)
         await asyncio.to_thread(self._admin.declare, channel, partitions, max_bytes, retention_s, durable)
 
@@ -127,19 +123,10 @@ class KafkaBroker:
         return await asyncio.to_thread(self._admin.channels)
 
     async def close(self) -> None:
-        for receiver in self._receivers:
-            await receiver.close()
+        await self._close_receivers()
         if self._producer is not None:
             await self._producer.close()
             self._producer = None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _next_chunk(chunks: Iterator[list[Any]]) -> list[Any] | None:

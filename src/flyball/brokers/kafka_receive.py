@@ -4,30 +4,24 @@ The client fetches ahead on its own threads; `consume(n, timeout=0)` takes what 
 is called on the event loop itself, for exactly as many messages as the window has room for: nothing is parked
 in between, and rebalances, which the client announces inside that call, meet no other thread.
 
-**Commits.** Per partition the contiguous prefix of *delivered* offsets is committed: everything before the
-oldest delivery that is not settled (offsets have gaps, so counting up would get stuck). What is unsettled is
-known anyway, so the prefix costs nothing per message. One commit is under way at a time; what is acknowledged
-meanwhile goes with the next one. A message that is to be delivered again waits here, at the head, and holds the
-prefix back.
+**Commits.** What is committed is the prefix that `log_receiver` knows, so it costs nothing per message. One commit
+is under way at a time; what is acknowledged meanwhile goes with the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from flyball.brokers.dedup import FinishedIds
 from flyball.brokers.kafka_codec import to_deliveries
 from flyball.brokers.kafka_config import KafkaSettings, typed
+from flyball.brokers.log_receiver import LogReceiver
 from flyball.brokers.port import BrokerError, Delivery
-from flyball.brokers.prefix import Place, settled_positions
-from flyball.brokers.receiver import BaseReceiver
+from flyball.brokers.prefix import Place
 
 _MOST_AT_ONCE = 500
 _QUICK_POLL_S, _SLOW_POLL_S = 0.001, 0.016
@@ -50,7 +44,7 @@ _PASSING = {
 }
 
 
-class KafkaReceiver(BaseReceiver):
+class KafkaReceiver(LogReceiver):
     """One member of a group.
 
     `find_topics` names the topics that match now; it is asked again every second, so that a topic which is
@@ -66,18 +60,12 @@ class KafkaReceiver(BaseReceiver):
         find_topics: Callable[[], Sequence[str]] | None,
         starts: dict[Place, int],
     ) -> None:
-        super().__init__(window)
+        super().__init__(window, settings.dedup_ids)
         self._settings = settings
         self._group = group
         self._topics = sorted(topics)
         self._find_topics = find_topics
         self._starts = starts
-        self._finished = FinishedIds(settings.dedup_ids)
-        self._next_tag = 0
-        self._again: deque[Delivery] = deque()
-        self._delivered: dict[Place, int] = {}
-        """The offset after the last one handed out or dropped, of each partition that is ours."""
-        self._committed: dict[Place, int] = {}
         self._committing = False
         self._paused = False
         self._taken_s = time.monotonic()
@@ -120,7 +108,7 @@ class KafkaReceiver(BaseReceiver):
         if self._failure is not None:
             raise self._failure
         if self._again:
-            return [self._again.popleft() for _ in range(min(limit, len(self._again)))]
+            return self._take_again(limit)
         self._set_paused(False)
         taken = self._poll(min(limit, _MOST_AT_ONCE))
         self._pause_s = _QUICK_POLL_S if taken else min(2 * self._pause_s, _SLOW_POLL_S)
@@ -140,16 +128,9 @@ class KafkaReceiver(BaseReceiver):
         self._next_tag += len(deliveries)
         for error in errors:
             self._note(error)
-        return self._without_repeats(deliveries)
-
-    def _without_repeats(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Those that are no sender's repeat of something done; a repeat counts as delivered and settled."""
-        ids = [delivery.message.id for delivery in deliveries]
-        repeated = self._finished.among(ids, self._taken_s)
-        if not repeated:
-            return deliveries
-        fresh = [delivery for delivery in deliveries if delivery.message.id not in repeated]
-        self._loop.call_soon(self._commit)  # once the fresh ones count as in flight
+        fresh = self._without_repeats(deliveries, self._taken_s)
+        if len(fresh) < len(deliveries):
+            self._loop.call_soon(self._commit)  # once the fresh ones count as in flight
         return fresh
 
     def _note(self, error: KafkaError) -> None:
@@ -164,21 +145,8 @@ class KafkaReceiver(BaseReceiver):
         elif error.fatal() or error.code() not in _PASSING:
             self._failure = typed(error, self._settings, ", ".join(self._topics))
 
-    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        self._finished.add([delivery.message.id for delivery in deliveries], time.monotonic())
+    def _settle(self) -> None:
         self._commit()
-
-    async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
-        if requeue:
-            for delivery in sorted(deliveries, key=lambda each: each.tag, reverse=True):
-                attempt = (delivery.attempt or 1) + 1
-                self._again.appendleft(replace(delivery, redelivered=True, attempt=attempt))
-            self._arrived()
-        else:
-            self._commit()
-
-    def _positions(self) -> dict[Place, int]:
-        return settled_positions(self._delivered, self._out.values(), self._again)
 
     def _commit(self, places: Iterable[Place] | None = None) -> None:
         if self._committing and places is None:
@@ -187,8 +155,7 @@ class KafkaReceiver(BaseReceiver):
         offsets = [
             TopicPartition(topic, partition, offset)
             for (topic, partition), offset in self._positions().items()
-            if (only is None or (topic, partition) in only)
-            and offset > self._committed.get((topic, partition), -1)
+            if (only is None or (topic, partition) in only) and offset > self._stored.get((topic, partition), -1)
         ]
         if not offsets:
             return
@@ -198,13 +165,13 @@ class KafkaReceiver(BaseReceiver):
             return  # not a member right now: what is not committed is delivered again
         self._committing = True
         for each in offsets:
-            self._committed[each.topic, each.partition] = each.offset
+            self._stored[each.topic, each.partition] = each.offset
 
     def _commit_reported(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         self._committing = False
         for each in partitions:
             if error is not None or each.error is not None:
-                self._committed.pop((each.topic, each.partition), None)
+                self._stored.pop((each.topic, each.partition), None)
         if error is None and not self._closed:
             self._commit()
 
@@ -228,18 +195,6 @@ class KafkaReceiver(BaseReceiver):
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._drop([(each.topic, each.partition) for each in partitions])
-
-    def _drop(self, places: Sequence[Place]) -> None:
-        """These partitions are no longer ours: what is in flight from them will be delivered to their owner."""
-        gone = set(places)
-        for tag, delivery in list(self._out.items()):
-            if (delivery.channel, delivery.partition) in gone:
-                del self._out[tag]
-        self._again = deque(each for each in self._again if (each.channel, each.partition) not in gone)
-        for place in gone:
-            self._delivered.pop(place, None)
-            self._committed.pop(place, None)
-        self._arrived()
 
     async def _keep(self) -> None:
         """While nobody takes messages the client still has to be polled, or its group would wait for it.
@@ -276,11 +231,8 @@ class KafkaReceiver(BaseReceiver):
 
     async def _release(self, unsettled: Sequence[Delivery]) -> None:
         self._keeper.cancel()
-        # `close` of the base has emptied `_out`; the prefix must still end before what was not settled.
-        self._again.extend(unsettled)
-        offsets = [
-            TopicPartition(topic, partition, offset) for (topic, partition), offset in self._positions().items()
-        ]
+        positions = self._positions(unsettled)
+        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
         self._delivered.clear()
         await asyncio.wait_for(asyncio.to_thread(self._leave, offsets), _CLOSE_S)
 

@@ -2,8 +2,6 @@
 
 `memory://name` is one broker for all that open that name in this process; plain `memory://` is a new one each
 time. It keeps the whole contract of `port` except surviving the process.
-
-Everything that is delivered comes from a `_Outlet`: each queue has one of its own, each group one per pattern.
 """
 
 from __future__ import annotations
@@ -12,12 +10,11 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 
+from flyball.brokers.base import BaseBroker
+from flyball.brokers.memory_hub import Channel, Hub, Outlet, Stored
 from flyball.brokers.patterns import check_name, matches
 from flyball.brokers.port import (
     Broker,
@@ -26,7 +23,6 @@ from flyball.brokers.port import (
     Delivery,
     Kind,
     Message,
-    NoSuchChannel,
     Receiver,
     Record,
     Sender,
@@ -42,122 +38,21 @@ from flyball.errors import InvalidValue
 _CHUNK = 1000  # records a `read` hands out at once
 
 
-@dataclass(slots=True)
-class _Stored:
-    """A message at its place. `holders` counts the outlets of a queue that still owe it to somebody."""
-
-    message: Message
-    channel: _Channel
-    stored_time_s: float
-    partition: int | None = None
-    offset: int | None = None
-    holders: int = 0
-    dropped: bool = False
-
-
-@dataclass(slots=True)
-class _Outlet:
-    """Messages that wait for the members of one queue or group, oldest first."""
-
-    pattern: str
-    waiting: list[tuple[int, _Stored, int]] = field(default_factory=list)  # heap of (arrival, message, attempts)
-    unsettled: Counter[str] = field(default_factory=Counter)  # by channel
-    wake: list[Callable[[], None]] = field(default_factory=list)
-
-    def put(self, arrival: int, stored: _Stored, attempts: int) -> None:
-        # What returns keeps its arrival number and so its place in the order.
-        heapq.heappush(self.waiting, (arrival, stored, attempts))
-        for wake in self.wake:
-            wake()
-
-
-@dataclass(slots=True)
-class _Channel:
-    name: str
-    kind: Kind
-    partitions: int
-    max_bytes: int | None
-    retention_s: float | None
-    stored_bytes: int = 0
-    records: list[deque[_Stored]] = field(default_factory=list)
-    next_offset: list[int] = field(default_factory=list)
-    sequences: dict[str, int] = field(default_factory=dict)
-    room: set[asyncio.Event] = field(default_factory=set)  # of senders that wait
-
-    @property
-    def full(self) -> bool:
-        return self.kind == "queue" and self.max_bytes is not None and self.stored_bytes >= self.max_bytes
-
-
-class _Hub:
-    """The messages of one name; brokers opened on that name are views of it."""
-
-    def __init__(self) -> None:
-        self.channels: dict[str, _Channel] = {}
-        self.queues: dict[str, _Outlet] = {}
-        self.groups: dict[tuple[str, str], _Outlet] = {}
-        self.arrivals = itertools.count()
-        self.keyless = itertools.count()
-
-    def channel(self, name: str) -> _Channel:
-        found = self.channels.get(check_name(name))
-        if found is None:
-            raise NoSuchChannel(f"there is no queue or log {name!r} in this memory broker: declare it first")
-        return found
-
-    def outlets(self, channel: str) -> list[_Outlet]:
-        own = [self.queues[channel]] if channel in self.queues else []
-        return own + [outlet for outlet in self.groups.values() if matches(outlet.pattern, channel)]
-
-    def store(self, channel: _Channel, message: Message, partition: int | None) -> _Stored:
-        stored = _Stored(message, channel, time.time(), partition)
-        if partition is not None:
-            stored.offset = channel.next_offset[partition]
-            channel.next_offset[partition] += 1
-            channel.records[partition].append(stored)
-        channel.stored_bytes += len(message.body)
-        outlets = self.outlets(channel.name)
-        stored.holders = len(outlets)
-        arrival = next(self.arrivals)
-        for outlet in outlets:
-            outlet.unsettled[channel.name] += 1
-            outlet.put(arrival, stored, 0)
-        return stored
-
-    def settle(self, stored: _Stored, outlet: _Outlet) -> None:
-        outlet.unsettled[stored.channel.name] -= 1
-        stored.holders -= 1
-        if stored.holders == 0 and stored.channel.kind == "queue":
-            stored.channel.stored_bytes -= len(stored.message.body)
-            for waiter in stored.channel.room:
-                waiter.set()
-
-    def trim(self, channel: _Channel) -> None:
-        """Drop what retention no longer keeps from a log."""
-        oldest_s = -float("inf") if channel.retention_s is None else time.time() - channel.retention_s
-        limit = float("inf") if channel.max_bytes is None else channel.max_bytes
-        for records in channel.records:
-            while records and (channel.stored_bytes > limit or records[0].stored_time_s < oldest_s):
-                gone = records.popleft()
-                gone.dropped = True
-                channel.stored_bytes -= len(gone.message.body)
-
-
-_hubs: dict[str, _Hub] = {}
+_hubs: dict[str, Hub] = {}
 
 
 async def connect(url: BrokerUrl) -> Broker:
     url.check_options("blocked_timeout_s", "max_body_bytes")
     name = url.hosts[0][0] if url.hosts else url.path.strip("/")
-    hub = _hubs.setdefault(name, _Hub()) if name else _Hub()
+    hub = _hubs.setdefault(name, Hub()) if name else Hub()
     return MemoryBroker(hub, url.number("blocked_timeout_s", 30.0), url.integer("max_body_bytes", 16 << 20))
 
 
-class MemoryBroker:
-    def __init__(self, hub: _Hub, blocked_timeout_s: float, max_body_bytes: int) -> None:
+class MemoryBroker(BaseBroker["_MemoryReceiver"]):
+    def __init__(self, hub: Hub, blocked_timeout_s: float, max_body_bytes: int) -> None:
+        super().__init__()
         self._hub = hub
         self._blocked_timeout_s = blocked_timeout_s
-        self._receivers: list[_MemoryReceiver] = []
         self.capabilities = Capabilities(
             queues=True,
             logs=True,
@@ -180,21 +75,17 @@ class MemoryBroker:
         matches(pattern, check_name(group))  # both are checked before anything is made
         outlet = self._hub.groups.get((pattern, group))
         if outlet is None:
-            outlet = self._hub.groups[pattern, group] = _Outlet(pattern)
+            outlet = self._hub.groups[pattern, group] = Outlet(pattern)
             if start == "earliest":
                 self._fill(outlet)
         return self._opened(_MemoryReceiver(self._hub, outlet, window))
 
-    def _fill(self, outlet: _Outlet) -> None:
+    def _fill(self, outlet: Outlet) -> None:
         for channel in self._hub.channels.values():
             if matches(outlet.pattern, channel.name):
                 for stored in itertools.chain(*channel.records):
                     outlet.unsettled[channel.name] += 1
                     outlet.put(next(self._hub.arrivals), stored, 0)
-
-    def _opened(self, receiver: _MemoryReceiver) -> Receiver:
-        self._receivers.append(receiver)
-        return receiver
 
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         wanted = [stored for stored in self._records(log, partition) if start <= (stored.offset or 0) < stop]
@@ -209,7 +100,7 @@ class MemoryBroker:
         end = self._hub.channel(log).next_offset[partition]
         return (records[0].offset or 0 if records else end), end
 
-    def _records(self, log: str, partition: int) -> deque[_Stored]:
+    def _records(self, log: str, partition: int) -> deque[Stored]:
         channel = self._hub.channel(log)
         if channel.kind != "log":
             raise Unsupported(f"{log!r} is a queue: only a log can be read by offset")
@@ -233,9 +124,9 @@ class MemoryBroker:
         if known is not None:
             check_same(channel, (known.kind, known.partitions), (kind, partitions))
             return
-        made = self._hub.channels[channel] = _Channel(channel, kind, partitions, max_bytes, retention_s)
+        made = self._hub.channels[channel] = Channel(channel, kind, partitions, max_bytes, retention_s)
         if kind == "queue":
-            self._hub.queues[channel] = _Outlet(channel)
+            self._hub.queues[channel] = Outlet(channel)
         else:
             made.records = [deque() for _ in range(partitions)]
             made.next_offset = [0] * partitions
@@ -245,7 +136,7 @@ class MemoryBroker:
         if gone is None:
             return
         for outlet in self._hub.outlets(channel):
-            _take_out(outlet, gone)
+            outlet.take_out(gone)
         self._hub.queues.pop(channel, None)
         for key in [key for key, outlet in self._hub.groups.items() if outlet.pattern == channel]:
             del self._hub.groups[key]
@@ -296,21 +187,12 @@ class MemoryBroker:
         ]
 
     async def close(self) -> None:
-        for receiver in self._receivers:
-            await receiver.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        await self._close_receivers()
 
 
 class _MemorySender:
     def __init__(
-        self, hub: _Hub, channel: _Channel, producer: str | None, blocked_timeout_s: float, max_body_bytes: int
+        self, hub: Hub, channel: Channel, producer: str | None, blocked_timeout_s: float, max_body_bytes: int
     ) -> None:
         self._hub, self._channel, self._producer = hub, channel, producer
         self._blocked_timeout_s, self._max_body_bytes = blocked_timeout_s, max_body_bytes
@@ -370,11 +252,11 @@ class _MemorySender:
 
 
 class _MemoryReceiver(BaseReceiver):
-    def __init__(self, hub: _Hub, outlet: _Outlet, window: int) -> None:
+    def __init__(self, hub: Hub, outlet: Outlet, window: int) -> None:
         super().__init__(window)
         self._hub, self._outlet = hub, outlet
         self._tags = itertools.count(1)
-        self._held: dict[int, tuple[int, _Stored, int]] = {}
+        self._held: dict[int, tuple[int, Stored, int]] = {}
         outlet.wake.append(self._arrived)
 
     async def _take(self, limit: int) -> Sequence[Delivery]:
@@ -414,9 +296,3 @@ class _MemoryReceiver(BaseReceiver):
     async def _release(self, unsettled: Sequence[Delivery]) -> None:
         self._outlet.wake.remove(self._arrived)
         await self._return(unsettled, requeue=True)
-
-
-def _take_out(outlet: _Outlet, channel: _Channel) -> None:
-    outlet.waiting = [item for item in outlet.waiting if item[1].channel is not channel]
-    heapq.heapify(outlet.waiting)
-    del outlet.unsettled[channel.name]

@@ -1,5 +1,8 @@
 """Builds messages, deliveries and results three times faster, for adapters that bring 100,000 and more a second.
 
+One by one, as a client hands them over (`quick_message`, drafts), or many at once where fields come as columns, as
+they lie in a stored batch (`make_many`).
+
 A frozen dataclass assigns each field through `object.__setattr__`, about 1.1 µs for a message, more than the
 Kafka client takes to hand one over. A plain class with the same slots is filled in a quarter of that, and since
 its layout is the same its instances may then become the frozen class. What comes out cannot be told from one
@@ -19,10 +22,15 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flyball.brokers.port import Delivery, HeaderValue, Message, SendResult
+
+Made = TypeVar("Made")
 
 # As Any: assigning `__class__` is beyond what types can say.
 MESSAGE: Any = Message
@@ -105,3 +113,29 @@ if TYPE_CHECKING:
         """The result of a message that was stored."""
 else:
     quick_message, quick_result = _Message, _SendResult
+
+
+def make_many(kind: type[Made], count: int, *columns: Iterable[Any]) -> list[Made]:
+    """`count` objects of a slotted dataclass, one iterable a field, in the order of the fields.
+
+    One field of all objects is set in a row, in C: twice as fast as one object after the other.
+
+    >>> from flyball.brokers.port import Record
+    >>> bodies = [Message(b"a"), Message(b"b")]
+    >>> make_many(Record, 2, repeat(0), range(7, 9), bodies, repeat(None)) == [
+    ...     Record(0, 7, bodies[0]), Record(0, 8, bodies[1])]
+    True
+    """
+    made: list[Made] = list(map(object.__new__, repeat(kind, count)))
+    for put, column in zip(_setters(kind), columns, strict=True):
+        deque(map(put, made, column), maxlen=0)  # runs the map and keeps nothing
+    return made
+
+
+_known: dict[type[Any], tuple[Callable[[Any, Any], None], ...]] = {}
+
+
+def _setters(kind: type[Any]) -> tuple[Callable[[Any, Any], None], ...]:
+    if kind not in _known:
+        _known[kind] = tuple(kind.__dict__[field.name].__set__ for field in dataclasses.fields(kind))
+    return _known[kind]

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from flyball.brokers.base import BaseBroker
 from flyball.brokers.dedup import MAX_AGE_S, MAX_IDS, FinishedIds
 from flyball.brokers.patterns import check_name, to_regex
 from flyball.brokers.port import (
@@ -75,10 +75,11 @@ async def connect(url: BrokerUrl) -> RabbitMqBroker:
     return broker
 
 
-class RabbitMqBroker:
+class RabbitMqBroker(BaseBroker[RabbitReceiver]):
     """See `port.Broker`."""
 
     def __init__(self, url: BrokerUrl) -> None:
+        super().__init__()
         self._url = url
         self._settings = Settings.of(url)
         self._queue_type = url.options.get("queue_type")
@@ -92,7 +93,6 @@ class RabbitMqBroker:
         self._admin: OpenChannel | None = None
         self._admin_lock = asyncio.Lock()
         self._senders: list[RabbitSender] = []
-        self._receivers: list[RabbitReceiver] = []
 
     async def open(self) -> None:
         await self._receiving.open(retry=False)
@@ -163,15 +163,9 @@ class RabbitMqBroker:
             shown=str(self._url),
             look=self._look,
             finished=FinishedIds(*self._dedup) if self._dedup[0] else None,
-            forget_me=self._forget_receiver,
         )
         await receiver.open()
-        self._receivers.append(receiver)
-        return receiver
-
-    def _forget_receiver(self, receiver: RabbitReceiver) -> None:
-        if receiver in self._receivers:
-            self._receivers.remove(receiver)
+        return self._opened(receiver)
 
     # --- administration ---------------------------------------------------------------------------------------
 
@@ -299,21 +293,12 @@ class RabbitMqBroker:
         return Unsupported(f"{log!r} on amqp:// cannot be replayed: use rabbitmq-stream:// or kafka:// for logs")
 
     async def close(self) -> None:
-        for receiver in list(self._receivers):
-            await receiver.close()
+        await self._close_receivers()
         for sender in self._senders:
             await sender.close()
         self._senders.clear()
         await self._sending.close()
         await self._receiving.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _group_queue(pattern: str, group: str) -> str:

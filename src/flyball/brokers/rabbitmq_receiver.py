@@ -96,7 +96,6 @@ class RabbitReceiver(BaseReceiver):
         shown: str,
         look: Callable[[str], Awaitable[tuple[int, int]]],
         finished: FinishedIds | None,
-        forget_me: Callable[[RabbitReceiver], None],
     ) -> None:
         super().__init__(window)
         self._link = link
@@ -105,7 +104,6 @@ class RabbitReceiver(BaseReceiver):
         self._shown = shown
         self._look = look
         self._finished = finished
-        self._forget_me = forget_me
         self._channel: OpenChannel | None = None
         self._consumer = ""
         self._prefetch = 0
@@ -235,7 +233,6 @@ class RabbitReceiver(BaseReceiver):
             self._link.on_lost.remove(self._lost)
         self._flush_held()
         self._parked.clear()
-        self._forget_me(self)
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
@@ -268,7 +265,7 @@ class RabbitReceiver(BaseReceiver):
             self._foreign.add(tag)
         channel = routing_key if self._pattern else self.queue
         if self._trip is not None:
-            self._trip.arrived(time.monotonic())
+            self._trip.arrived(time.monotonic(), lacking=not self._parked and self.occupied < self._window)
             self._arrived()
         elif not self._parked:
             self._arrived()

@@ -10,9 +10,8 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
+from flyball.brokers.base import LogBroker
 from flyball.brokers.patterns import check_name, is_pattern, to_regex
 from flyball.brokers.port import Capabilities, ChannelInfo, Kind, Record, Start, Unsupported
 from flyball.brokers.prefix import Place
@@ -30,15 +29,17 @@ async def connect(url: BrokerUrl) -> StreamBroker:
     return StreamBroker(settings, await StreamClient.open_to(settings))
 
 
-class StreamBroker:
+class StreamBroker(LogBroker[StreamReceiver]):
     """A connection to one RabbitMQ server's streams."""
 
+    _what = "rabbitmq-stream:// has"
+
     def __init__(self, settings: StreamSettings, client: StreamClient) -> None:
+        super().__init__()
         self._settings = settings
         self._admin = StreamAdmin(settings, client)
         self._max_body_bytes = client.max_body_bytes
         self._senders: list[StreamSender] = []
-        self._receivers: list[StreamReceiver] = []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -57,11 +58,6 @@ class StreamBroker:
         await sender.open()
         self._senders.append(sender)
         return sender
-
-    async def receiver(self, queue: str, *, window: int = 100) -> StreamReceiver:  # noqa: ARG002 (none to open)
-        raise Unsupported(
-            f"streams are no queues (asked for {queue!r}): subscribe to the log with a group instead"
-        )
 
     async def subscribe(
         self, pattern: str, group: str, *, window: int = 100, start: Start = "latest"
@@ -84,8 +80,7 @@ class StreamBroker:
                 begins |= {place: end for place, (_, end) in (await self._admin.all_bounds(log)).items()}
         receiver = StreamReceiver(self._settings, group, window, find_logs)
         await receiver.join(logs, begins)
-        self._receivers = [*(each for each in self._receivers if not each.closed), receiver]
-        return receiver
+        return self._opened(receiver)
 
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         first, end = await self._admin.bounds(log, partition)
@@ -108,8 +103,7 @@ class StreamBroker:
         retention_s: float | None = None,
         durable: bool = True,
     ) -> None:
-        if kind != "log":
-            raise Unsupported(f"streams are no queues (asked for {channel!r}): declare it as a log")
+        self._check_kind(channel, kind)
         if not durable:
             raise Unsupported(f"a stream is always durable (asked otherwise for {channel!r})")
         await self._admin.declare(check_name(channel), partitions, max_bytes, retention_s)
@@ -135,14 +129,6 @@ class StreamBroker:
         return await self._admin.channels()
 
     async def close(self) -> None:
-        await asyncio.gather(*(receiver.close() for receiver in self._receivers))
+        await self._close_receivers()
         await asyncio.gather(*(sender.close() for sender in self._senders))
         await self._admin.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -109,9 +109,10 @@ class StreamClient(Client):
             frame_max=_FRAME_MAX,
             heartbeat=_HEARTBEAT_S,
             connection_name="flyball",
-            connection_closed_handler=lambda _: lost(),
+            connection_closed_handler=lambda _: self._on_lost(),
         )
         self.settings = settings
+        self._lost = lost
         self.add_stream("any")  # rstream reports a lost connection only if it has streams
 
     @classmethod
@@ -137,8 +138,24 @@ class StreamClient(Client):
         await self._conn.open()
         self.start_task("listener", self._listener())
         self.add_handler(schema.Heartbeat, self._on_heartbeat)
+        self.add_handler(schema.MetadataUpdate, self._on_stream_gone)
         url = self.settings.url
         await self.authenticate(self.settings.vhost, url.user or "guest", url.password or "guest")
+
+    def _on_lost(self) -> None:
+        for task in self._tasks.values():
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._lost()
+
+    def _on_stream_gone(self, _: schema.MetadataUpdate) -> None:
+        """A stream lost its leader or was deleted: the server has forgotten who published and read it here."""
+        self.cut()
+
+    def cut(self) -> None:
+        """End the connection as if it had broken: all is set up again on the next one."""
+        if self._conn is not None and self._conn._writer is not None:
+            self._conn._writer.transport.abort()
 
     async def abandon(self) -> None:
         """Drop the connection without a word to the server, which may be frozen."""
@@ -146,8 +163,7 @@ class StreamClient(Client):
         for name in list(self._tasks):
             if self._tasks[name] is not asyncio.current_task():
                 await self.stop_task(name)
-        if self._conn is not None and self._conn._writer is not None:
-            self._conn._writer.transport.abort()
+        self.cut()
         self._conn = None
 
     @property

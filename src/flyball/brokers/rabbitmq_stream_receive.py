@@ -12,15 +12,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from rstream import schema
 from rstream.constants import OffsetType
 
 from flyball.brokers.backoff import delays_s
-from flyball.brokers.dedup import FinishedIds
+from flyball.brokers.log_receiver import LogReceiver
 from flyball.brokers.port import BrokerError, Delivery
-from flyball.brokers.prefix import Place, settled_positions
+from flyball.brokers.prefix import Place
 from flyball.brokers.quick import DELIVERY, DeliveryDraft
 from flyball.brokers.rabbitmq_stream_client import (
     FAILURES,
@@ -32,7 +31,6 @@ from flyball.brokers.rabbitmq_stream_client import (
 from flyball.brokers.rabbitmq_stream_codec import decode
 from flyball.brokers.rabbitmq_stream_group import GroupSeat
 from flyball.brokers.rabbitmq_stream_read import Chunk, to_chunk
-from flyball.brokers.receiver import BaseReceiver
 
 _CREDIT = 3
 _STORE_S = 0.05
@@ -53,7 +51,7 @@ class _Partition:
         self.waiting: deque[Chunk] = deque()
 
 
-class StreamReceiver(BaseReceiver):
+class StreamReceiver(LogReceiver):
     """One member of a group. `find_logs` tells which logs match now, for patterns."""
 
     def __init__(
@@ -63,7 +61,7 @@ class StreamReceiver(BaseReceiver):
         window: int,
         find_logs: Callable[[], Awaitable[Mapping[str, int]]] | None,
     ) -> None:
-        super().__init__(window)
+        super().__init__(window, settings.dedup_ids)
         self._settings = settings
         self._find_logs = find_logs
         self._loop = asyncio.get_running_loop()
@@ -72,11 +70,6 @@ class StreamReceiver(BaseReceiver):
         self._partitions: dict[Place, _Partition] = {}
         self._by_id: dict[int, _Partition] = {}
         self._last_id = -1
-        self._delivered: dict[Place, int] = {}
-        self._again: deque[Delivery] = deque()
-        self._finished = FinishedIds(settings.dedup_ids)
-        self._next_tag = 0
-        self._stored: dict[Place, int] = {}
         self._storing: asyncio.TimerHandle | None = None
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -165,19 +158,18 @@ class StreamReceiver(BaseReceiver):
 
     async def _take(self, limit: int) -> Sequence[Delivery]:
         if self._again:
-            return [self._again.popleft() for _ in range(min(limit, len(self._again)))]
+            return self._take_again(limit)
         taken: list[Delivery] = []
         for partition in self._partitions.values():
             while partition.waiting and len(taken) < limit:
                 self._decode(partition, limit - len(taken), taken)
         if not taken:
             return taken
-        repeated = self._finished.among([delivery.message.id for delivery in taken], time.monotonic())
-        if repeated:
-            taken = [delivery for delivery in taken if delivery.message.id not in repeated]
+        fresh = self._without_repeats(taken, time.monotonic())
+        if len(fresh) < len(taken):
             self._loop.call_soon(self._store)
             self._arrived()
-        return taken
+        return fresh
 
     def _decode(self, partition: _Partition, limit: int, into: list[Delivery]) -> None:
         chunk = partition.waiting[0]
@@ -204,19 +196,6 @@ class StreamReceiver(BaseReceiver):
             chunk.entries = chunk.entries[limit:]
             chunk.first = offset
 
-    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        self._finished.add([delivery.message.id for delivery in deliveries], time.monotonic())
-        self._settle()
-
-    async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
-        if requeue:
-            for delivery in sorted(deliveries, key=lambda each: each.tag, reverse=True):
-                attempt = (delivery.attempt or 1) + 1
-                self._again.appendleft(replace(delivery, redelivered=True, attempt=attempt))
-            self._arrived()
-        else:
-            self._settle()
-
     def _settle(self) -> None:
         """Store positions now if none were stored lately, else a moment later together with what follows."""
         if self._storing is None:
@@ -228,7 +207,7 @@ class StreamReceiver(BaseReceiver):
         self._store()
 
     def _store(self) -> None:
-        positions = settled_positions(self._delivered, self._out.values(), self._again)
+        positions = self._positions()
         changed = {place: at for place, at in positions.items() if at != self._stored.get(place)}
         if changed:
             self._stored.update(changed)
@@ -240,7 +219,7 @@ class StreamReceiver(BaseReceiver):
         if partition is None:
             return None
         self._by_id.pop(partition.id, None)
-        position = settled_positions(self._delivered, self._out.values(), self._again)[place]
+        position = self._positions()[place]
         self._drop({place})
         if self._client is not None and self._client.is_connection_alive():
             with suppress(*FAILURES):
@@ -259,17 +238,6 @@ class StreamReceiver(BaseReceiver):
             with suppress(*FAILURES):
                 await self._client.unsubscribe(partition.id)
 
-    def _drop(self, gone: set[Place]) -> None:
-        """What is in flight from these partitions will be delivered to their next owner."""
-        for tag, delivery in list(self._out.items()):
-            if (delivery.channel, delivery.partition) in gone:
-                del self._out[tag]
-        self._again = deque(each for each in self._again if (each.channel, each.partition) not in gone)
-        for place in gone:
-            self._delivered.pop(place, None)
-            self._stored.pop(place, None)
-        self._arrived()
-
     async def _discover(self, find_logs: Callable[[], Awaitable[Mapping[str, int]]], known: set[str]) -> None:
         while not self._closed:
             await asyncio.sleep(_DISCOVER_S)
@@ -284,7 +252,7 @@ class StreamReceiver(BaseReceiver):
             task.cancel()
         if self._storing is not None:
             self._storing.cancel()
-        positions = settled_positions(self._delivered, unsettled, self._again)
+        positions = self._positions(unsettled)
         await asyncio.to_thread(self._seat.stop, positions)
         if self._client is not None:
             await self._client.abandon()

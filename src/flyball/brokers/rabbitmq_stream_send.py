@@ -26,6 +26,7 @@ from flyball.errors import InvalidValue
 _FRAME_MESSAGES = 1000
 _FRAME_BYTES = 1 << 20
 _PATIENCE_S = 30.0
+_NO_SUCH_PUBLISHER = 18
 
 
 class UnfitMessage(BrokerError, InvalidValue):
@@ -206,12 +207,20 @@ class StreamSender:
 
     def _refused(self, frame: schema.PublishError) -> None:
         self._confirms += 1
+        unknown = False
         for each in frame.errors:
+            unknown |= each.response_code == _NO_SUCH_PUBLISHER
             entry = self._waiting[frame.publisher_id].pop(each.publishing_id, None)
             if entry is not None:
                 batch, index = entry
-                error = BrokerError(f"{self._settings.url} refused a message (code {each.response_code})")
+                error = (
+                    self._unconfirmed()
+                    if each.response_code == _NO_SUCH_PUBLISHER
+                    else BrokerError(f"{self._settings.url} refused a message (code {each.response_code})")
+                )
                 batch.settle(index, SendResult(batch.messages[index].id, error))
+        if unknown and self._client is not None:
+            self._client.cut()  # a server that came back does not know us: the next connection tells it again
 
     def _unconfirmed(self) -> Unconfirmed:
         return Unconfirmed(

@@ -44,11 +44,14 @@ class RoundTrip:
     def settled(self, count: int, now_s: float) -> None:
         self._settled_s.extend([now_s] * count)
 
-    def arrived(self, now_s: float) -> None:
+    def arrived(self, now_s: float, *, lacking: bool = False) -> None:
+        """A message came; `lacking`: one was waited for, so a publisher's pause may be what took so long."""
         if not self._settled_s:
             return
         took_s = now_s - self._settled_s.popleft()
         self._late = max(0, self._late - 1)
+        if lacking and (self.mean_s is None or took_s > self.mean_s):
+            return
         if self.mean_s is None:
             self.mean_s = took_s
         else:  # one stall is not a new round trip; many long ones in a row are

@@ -12,17 +12,25 @@ All work on the file happens in two threads, one that writes (`sqlite_writer`: g
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from types import TracebackType
-from typing import Self
 
 from flyball.brokers import sqlite_append, sqlite_claims
-from flyball.brokers.port import Broker, Capabilities, ChannelInfo, Kind, Receiver, Record, Sender, Start
+from flyball.brokers.base import BaseBroker
+from flyball.brokers.port import (
+    Broker,
+    Capabilities,
+    ChannelInfo,
+    Kind,
+    Receiver,
+    Record,
+    Sender,
+    Start,
+    Unreachable,
+)
 from flyball.brokers.sqlite_log import SqliteLogReader
 from flyball.brokers.sqlite_receiver import SqliteReceiver
-from flyball.brokers.sqlite_schema import OPTIONS
+from flyball.brokers.sqlite_schema import OPTIONS, path_of
 from flyball.brokers.sqlite_sender import SqliteSender
 from flyball.brokers.sqlite_session import Session
 from flyball.brokers.sqlite_topology import Channel
@@ -38,10 +46,15 @@ async def connect(url: BrokerUrl) -> Broker:
     return SqliteBroker(url, await Session.open(url))
 
 
-class SqliteBroker:
+def check_exists(url: BrokerUrl) -> None:
+    if not path_of(url).exists():
+        raise Unreachable(f"there is no broker file {path_of(url)}: check the path, or publish something first")
+
+
+class SqliteBroker(BaseBroker[SqliteReceiver]):
     def __init__(self, url: BrokerUrl, session: Session) -> None:
+        super().__init__()
         self._url, self._session = url, session
-        self._receivers: list[SqliteReceiver] = []
         self._logs: dict[str, SqliteLogReader] = {}
         self.capabilities = Capabilities(
             queues=True,
@@ -72,8 +85,7 @@ class SqliteBroker:
     async def _open(self, outlet_of: Callable[[sqlite3.Connection], int], window: int) -> Receiver:
         receiver = SqliteReceiver(self._session, await self._session.write(outlet_of), window)
         await receiver.register()
-        self._receivers.append(receiver)
-        return receiver
+        return self._opened(receiver)
 
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         records: Iterator[Sequence[Record]] = self._log(log).read_records(partition, start, stop)
@@ -126,15 +138,7 @@ class SqliteBroker:
         return await self._session.look(self._session.seen.list)
 
     async def close(self) -> None:
-        await asyncio.gather(*(receiver.close() for receiver in self._receivers))
+        await self._close_receivers()
         for reader in self._logs.values():
             await self._session.off_loop(reader.close)
         await self._session.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -20,8 +20,8 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, repeat
 
-from flyball.brokers.bulk import make_many
 from flyball.brokers.port import HeaderValue, Message
+from flyball.brokers.quick import make_many
 
 _HEADER = struct.Struct("<BBHII")
 _VERSION = 1

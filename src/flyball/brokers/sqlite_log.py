@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any, Self
 
-from flyball.brokers.bulk import make_many
 from flyball.brokers.log_reader import LogChunk
 from flyball.brokers.patterns import check_name
 from flyball.brokers.port import NoSuchChannel, Record, Unsupported
+from flyball.brokers.quick import make_many
 from flyball.brokers.sqlite_codec import Batch
 from flyball.brokers.sqlite_schema import OPTIONS, explained, open_file, path_of
 from flyball.brokers.url import BrokerUrl

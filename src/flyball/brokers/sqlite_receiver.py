@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from flyball.brokers import sqlite_claims
-from flyball.brokers.bulk import make_many
 from flyball.brokers.port import Delivery
+from flyball.brokers.quick import make_many
 from flyball.brokers.receiver import BaseReceiver
 from flyball.brokers.sqlite_claims import Lost, Range
 from flyball.brokers.sqlite_codec import Batch

@@ -11,8 +11,8 @@ from itertools import repeat
 
 from flyball.brokers import sqlite_append
 from flyball.brokers.backoff import delays_s
-from flyball.brokers.bulk import make_many
 from flyball.brokers.port import BrokerError, Message, SendResult
+from flyball.brokers.quick import make_many
 from flyball.brokers.rules import full, too_large
 from flyball.brokers.sqlite_append import Appended, Chunk, chunks
 from flyball.brokers.sqlite_session import Session

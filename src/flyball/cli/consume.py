@@ -80,7 +80,7 @@ def command(
 
     async def run(target: BinaryIO | None) -> tuple[_Consuming, int]:
         stop = Stop()
-        async with await connect(url) as broker:
+        async with await connect(url, create=False) as broker:
             receiver = (
                 await broker.receiver(channel, window=window)
                 if group is None

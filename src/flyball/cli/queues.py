@@ -19,7 +19,7 @@ def command(
     from flyball.brokers import ChannelInfo, connect
 
     async def ask() -> list[ChannelInfo]:
-        async with await connect(url) as broker:
+        async with await connect(url, create=False) as broker:
             return sorted(await broker.channels(), key=lambda channel: channel.name)
 
     channels = [asdict(channel) for channel in asyncio.run(ask())]

@@ -1,9 +1,10 @@
-"""Kill -9 of clients at random points, and what must still be true afterwards.
+"""Kill -9 of clients and of the broker at random points, and what must still be true afterwards.
 
 Sender and receiver run as processes of their own and say on standard output what they know: `sent ID` after the
 broker confirmed, `got ID CHECKSUM` before a message is acknowledged, `acked ID` after. Whoever reads these lines
 knows what a real client knew when it died. `kill_clients` runs both, kills them at random points, starts them
-again, drains what is left and hands back a `Ledger` whose `problems()` are the broken promises:
+again, drains what is left and hands back a `Ledger` whose `problems()` are the broken promises. `kill_broker` does
+the same to the server under two clients that live on:
 
 * a confirmed message that nobody ever got is lost;
 * a message that was got twice must have the same id *and* the same content;
@@ -23,11 +24,24 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
-from flyball.brokers import Message, connect
+from flyball.brokers import Message, Sender, connect
+
+_PATIENCE_S = 300.0
+_DRAIN_S = 60.0
+
+
+class Killable(Protocol):
+    """A server that can be killed with -9 and brought back on its data, such as those of `flyball.servers`."""
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
 
 
 @dataclass
@@ -83,15 +97,21 @@ def _checksum(body: bytes) -> int:
 async def send(url: str, channel: str, run: str, first: int, count: int, batch: int) -> None:
     """Send numbered messages; an unconfirmed one is sent again with the same id until it is confirmed."""
     async with await connect(url) as broker:
-        sender = await broker.sender(channel)
-        pending = [f"{run}-{number:08d}" for number in range(first, first + count)]
-        while pending:
-            head = pending[:batch]
-            results = await sender.send_batch([Message(body_of(id), id=id) for id in head])
-            confirmed = {result.id for result in results if result.ok}
-            _say("".join(f"sent {id}\n" for id in head if id in confirmed))
-            pending = [id for id in head if id not in confirmed] + pending[batch:]
-            await asyncio.sleep(0.002)  # long enough to be killed in the middle
+        ids = [f"{run}-{number:08d}" for number in range(first, first + count)]
+        async for confirmed in _confirmed_ids(await broker.sender(channel), ids, batch):
+            _say("".join(f"sent {id}\n" for id in confirmed))
+
+
+async def _confirmed_ids(sender: Sender, ids: Sequence[str], batch: int) -> AsyncIterator[list[str]]:
+    """Send all, again with the same id what was not confirmed; the ids as they are confirmed."""
+    pending = list(ids)
+    while pending:
+        head = pending[:batch]
+        results = await sender.send_batch([Message(body_of(id), id=id) for id in head])
+        confirmed = {result.id for result in results if result.ok}
+        yield [id for id in head if id in confirmed]
+        pending = [id for id in head if id not in confirmed] + pending[batch:]
+        await asyncio.sleep(0.002)  # long enough to be killed in the middle
 
 
 async def receive(
@@ -238,6 +258,70 @@ def kill_clients(
     drain = Client(ledger, *receiving, "--window", "100", "--idle-s", str(drain_idle_s))
     drained = drain.join(300.0)
     assert (code, drained) == (0, 0), f"a client failed by itself: sender {code}, receiver {drained}"
+    return ledger
+
+
+def kill_broker(
+    server: Killable, url: str, channel: str, *, group: str | None = None, seed: int, messages: int, kills: int = 2
+) -> Ledger:
+    """Send and receive `messages` while the broker is killed at random points and started again on its data.
+
+    Both clients live through it: what was not confirmed is sent again with the same id.
+    """
+    return asyncio.run(
+        _kill_broker(server, url, channel, group, random.Random(seed), f"run{seed}", messages, kills)
+    )
+
+
+async def _kill_broker(
+    server: Killable,
+    url: str,
+    channel: str,
+    group: str | None,
+    rng: random.Random,
+    run: str,
+    messages: int,
+    kills: int,
+) -> Ledger:
+    ledger = Ledger(run=run)
+    ids = [f"{run}-{number:08d}" for number in range(messages)]
+    batch = rng.randrange(1, 30)
+    async with asyncio.timeout(_PATIENCE_S), await connect(url) as broker:
+        sender = await broker.sender(channel)
+        if group is None:
+            receiver = await broker.receiver(channel, window=50)
+        else:
+            receiver = await broker.subscribe(channel, group, window=50, start="earliest")
+
+        async def send() -> None:
+            async for confirmed in _confirmed_ids(sender, ids, batch):
+                ledger.sent += confirmed
+
+        async def receive() -> None:
+            while not sending.done() or set(ledger.sent) - set(ledger.received):
+                got = await receiver.receive(50, timeout_s=1.0)
+                for delivery in got:
+                    ledger.note(f"got {delivery.message.id} {_checksum(delivery.message.body)}")
+                await receiver.ack(*got)
+                ledger.acked += [delivery.message.id for delivery in got]
+
+        sending = asyncio.create_task(send())
+        receiving = asyncio.create_task(receive())
+        try:
+            for share in sorted(rng.uniform(0.02, 0.8) for _ in range(kills)):
+                while not (_reached(ledger.sent, share * messages) or sending.done() or receiving.done()):
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(rng.uniform(0.0, 0.02))
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            await sending
+            # What never comes is a broken promise, to be told with all others: no reason to wait for ever.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(receiving, _DRAIN_S)
+        finally:
+            sending.cancel()
+            receiving.cancel()
+            await asyncio.gather(sending, receiving, return_exceptions=True)
     return ledger
 
 
