@@ -268,7 +268,7 @@ def test_a_rate_that_does_not_depend_on_the_window_is_explained_and_not_fought(m
             assert 20 < reachable <= 200  # 10 ms each, one at a time (a window that grows hands over more)
             before = len(consumer.receipts())
             await until(lambda: len(consumer.receipts()) >= before + 10)
-            assert consumer.window <= held * 1.5  # it rests, but for a careful try
+            assert consumer.window <= max(held * 1.5, 100.0)  # it rests, and does not run away to 2000
 
     asyncio.run(scenario())
 

@@ -154,6 +154,8 @@ class Little:
         connections warm up single messages take long, and window / rate cannot be less than what they take."""
         fresh_s, rate, used = disturbance(sample, RESIDENCE_S), sample.measurement, disturbance(sample, USED)
         full = used is None or used >= FULL
+        if not full and fresh_s is not None and state.residence_s is not None:
+            return min(fresh_s, state.residence_s)  # while messages are lacking, places wait for publishers
         if (
             fresh_s is None
             or state.residence_s is not None

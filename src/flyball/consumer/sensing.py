@@ -13,6 +13,8 @@ from statistics import median
 from flyball.consumer.goals import Seen
 from flyball.histogram import Histogram
 
+_PLENTY = 20.0
+
 
 class Sensing:
     """Collects; `sample` hands over what came since the last one."""
@@ -55,6 +57,8 @@ class Sensing:
         used = self._full / self._ticks if self._ticks else 1.0
         if depth is not None and depth < 1.0:
             used = 0.0  # nothing waits: whatever the window, no more could have come
+        elif depth is not None and depth >= _PLENTY:
+            used = 1.0  # the broker has plenty: what was lacking here, a wider window brings
         residence_s = median(self._means_s) if self._means_s else None
         seen = Seen(
             now_s,
