@@ -63,7 +63,7 @@ def open_loop(
 
 
 def our_pi(windows: Array, rates: Array) -> tuple[Pi, Fit]:
-    """A static PI designed from the open-loop run: settles in 8 samples on the model found (5 would be fragile)."""
+    """A static PI designed from the open-loop run: settles in 8 samples on the model (in 5: fragile)."""
     fit = identify(windows, rates, align="same", delay=0)
     gains = design(fit.model, "pi", settling=8, overshoot=0.05).gains
     assert isinstance(gains, Gains)

@@ -2,9 +2,9 @@
 
 Handlers take 1 ms, two at a time; an open-loop run first finds the plant's gain and the top of its linear range.
 Control and judging samples are 1 s, and the rate counts messages handed to handlers. Every figure is the median of
-the repetitions, with the lowest and the highest run beside it. In the goals in turn the first three samples, in
-which the consumer connects, are left out. When quick, the others run once beside our three. "… as told late" and "… noise": the metric that the loop is given, not
-the plant, is late or noisy.
+the repetitions, with the lowest and the highest run beside it; when quick, the others run once beside our three.
+In the goals in turn the first three samples, in which the consumer connects, are left out. "… as told late" and
+"noise": the metric that the loop is given, not the plant, is late or noisy.
 """
 
 from __future__ import annotations
