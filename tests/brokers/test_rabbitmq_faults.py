@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import trustme
 
 from flyball.brokers import Message, Receiver, connect
 from flyball.brokers.port import (
@@ -28,19 +27,6 @@ from flyball.testing import crash
 pytestmark = pytest.mark.skipif(
     not installed(), reason="needs a broker of its own to harm: apt-get install rabbitmq-server"
 )
-
-
-@pytest.fixture(scope="module")
-def tls_files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    folder = tmp_path_factory.mktemp("tls")
-    authority = trustme.CA()
-    certificate = authority.issue_cert("localhost")
-    files = TlsFiles(folder / "ca.pem", folder / "server.pem", folder / "server.key")
-    authority.cert_pem.write_to_path(files.authority)
-    certificate.private_key_pem.write_to_path(files.key)
-    for part in certificate.cert_chain_pems:
-        part.write_to_path(files.certificate, append=True)
-    return files
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +257,7 @@ def test_parked_messages_go_back_when_nobody_takes_them(node: RabbitMqNode, queu
 
 def test_tls_with_a_certificate_and_without(node: RabbitMqNode, tls_files: TlsFiles, tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with await connect(f"{node.amqps_url}?cafile={tls_files.authority}") as broker:
+        async with await connect(f"{node.amqps_url}?ca_file={tls_files.authority}") as broker:
             await broker.declare("secret")
             sender, receiver = await broker.sender("secret"), await broker.receiver("secret")
             messages = _messages(300)
@@ -281,9 +267,9 @@ def test_tls_with_a_certificate_and_without(node: RabbitMqNode, tls_files: TlsFi
         with pytest.raises(Unreachable, match="TLS"):
             await connect(node.amqps_url)  # an authority nobody knows
         with pytest.raises(InvalidValue, match="cannot be read"):
-            await connect(f"{node.amqps_url}?cafile={tmp_path / 'absent.pem'}")
+            await connect(f"{node.amqps_url}?ca_file={tmp_path / 'absent.pem'}")
         with pytest.raises(InvalidValue, match="amqps://"):
-            await connect(_url(node, cafile=tls_files.authority))
+            await connect(_url(node, ca_file=tls_files.authority))
 
     asyncio.run(scenario())
 

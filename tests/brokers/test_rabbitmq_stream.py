@@ -7,6 +7,7 @@ import pickle
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from flyball.brokers.rabbitmq_stream_codec import UnreadableMessage, decode, enc
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
 from flyball.servers.process import free_ports
-from flyball.servers.rabbitmq import RabbitMqNode
+from flyball.servers.rabbitmq import RabbitMqNode, TlsFiles
 from flyball.testing import crash
 from flyball.testing.broker_contract import BrokerContract, ids, numbered, records
 
@@ -253,6 +254,29 @@ def test_errors_are_one_sentence_without_the_password(rabbitmq: RabbitMqNode) ->
                 await broker.channels()
 
     asyncio.run(scenario())
+
+
+def test_tls_with_a_certificate_and_without(tls_files: TlsFiles, tmp_path: Path) -> None:
+    log, sent = fresh(), numbered(300)
+
+    async def scenario(url: str) -> None:
+        async with await connect(f"{url}&ca_file={tls_files.authority}") as broker:
+            await broker.declare(log, "log")
+            receiver = await broker.subscribe(log, fresh("g"), start="earliest", window=300)
+            assert all(result.ok for result in await (await broker.sender(log)).send_batch(sent))
+            got = await take(receiver, 300)
+            assert ids(got) == ids(sent)
+            await receiver.ack(*got)
+            assert await broker.bounds(log, 0) == (0, 300)
+        with pytest.raises(Unreachable, match="nobody answers"):
+            await connect(url)  # an authority nobody knows
+        with pytest.raises(InvalidValue, match="cannot be read"):
+            await connect(f"{url}&ca_file={tmp_path / 'absent.pem'}")
+        with pytest.raises(InvalidValue, match="has to be 0 or 1"):
+            await connect(url.replace("tls=1", "tls=maybe"))
+
+    with RabbitMqNode(plugins=("rabbitmq_stream",), tls=tls_files) as node:
+        asyncio.run(scenario(node.stream_tls_url))
 
 
 # --- faults ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ reading from whoever publishes, acknowledgements included.
 Options: queue_type (classic, quorum), management (port or URL of the management plugin: what `channels` needs),
 dedup_ids and dedup_s (horizon within which a receiver drops repeats of what it acknowledged; 0 ids: off),
 blocked_timeout_s, max_body_bytes, silence_s (how fast a frozen broker is noticed), reconnect_s, heartbeat_s,
-cafile, certfile, keyfile (TLS).
+ca_file, cert_file, key_file (TLS).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _OPTIONS = (
     "silence_s",
     "reconnect_s",
     "heartbeat_s",
-    "cafile",
-    "certfile",
-    "keyfile",
+    "ca_file",
+    "cert_file",
+    "key_file",
 )
 _GROUP_PREFIX = "flyball-group:"
 

@@ -47,7 +47,7 @@ class Settings:
     def of(cls, url: BrokerUrl) -> Settings:
         host, port = url.hosts[0] if url.hosts else ("localhost", None)
         secure = url.scheme == "amqps"
-        options = {name: url.options[name] for name in ("cafile", "certfile", "keyfile") if name in url.options}
+        options = {name: url.options[name] for name in ("ca_file", "cert_file", "key_file") if name in url.options}
         if options and not secure:
             raise InvalidValue(f"{', '.join(options)} in {url} need TLS: begin the URL with amqps://")
         vhost = url.path[1:] or "/"
@@ -59,23 +59,13 @@ class Settings:
                 url.user or "guest", url.password or "guest", erase_on_connect=False
             ),
             heartbeat=url.integer("heartbeat_s", 10),
-            ssl_options=pika.SSLOptions(_tls(url, options), host) if secure else None,
+            ssl_options=pika.SSLOptions(url.tls_context(), host) if secure else None,
             connection_attempts=1,
             socket_timeout=5,
             stack_timeout=10,
             client_properties={"connection_name": "flyball"},
         )
         return cls(parameters, str(url), url.number("silence_s", 1.0), url.number("reconnect_s", 30.0))
-
-
-def _tls(url: BrokerUrl, options: dict[str, str]) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=options.get("cafile"))
-        if "certfile" in options:
-            context.load_cert_chain(options["certfile"], options.get("keyfile"))
-    except OSError as error:
-        raise InvalidValue(f"the certificates named in {url} cannot be read: {error}") from None
-    return context
 
 
 class OpenChannel:
@@ -286,7 +276,7 @@ def refusal(error: BaseException, settings: Settings) -> BrokerError:
             return Unreachable(f"what answers at {settings.shown} does not speak AMQP: check the port")
         if isinstance(cause, ssl.SSLError):
             return Unreachable(
-                f"no TLS connection to {settings.shown}: {cause.reason or cause}; check port and cafile"
+                f"no TLS connection to {settings.shown}: {cause.reason or cause}; check port and ca_file"
             )
     deepest = found[-1]
     words = deepest.strerror if isinstance(deepest, OSError) and deepest.strerror else repr(deepest)

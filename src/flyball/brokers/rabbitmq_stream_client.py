@@ -4,7 +4,8 @@
 
 Options: `amqp_port` (groups keep their state in AMQP queues), `management` (port of the HTTP API: listing and
 wildcards need it), `confirm_timeout_s` (how long a silent server may owe an answer before it counts as frozen),
-`tls` (0, 1) and `ca_file`, `dedup_ids` (finished ids that a receiver remembers).
+`tls` (0, 1; for all ports) with `ca_file`, `cert_file`, `key_file`, `dedup_ids` (finished ids that a
+receiver remembers).
 
 A log of N partitions is N plain streams, `log-0` … `log-(N-1)`: super streams are not usable on RabbitMQ 3.10.
 """
@@ -38,6 +39,7 @@ _ANSWER_S = 10.0
 _MOST_PARTITIONS = 250  # one byte numbers the publishers and subscriptions of a connection
 _ENVELOPE_BYTES = 1 << 16
 _OK = 1
+_TLS_FILES = ("ca_file", "cert_file", "key_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +58,23 @@ class StreamSettings:
 
     @classmethod
     def of(cls, url: BrokerUrl) -> StreamSettings:
-        url.check_options("amqp_port", "management", "confirm_timeout_s", "dedup_ids", "tls", "ca_file")
+        url.check_options("amqp_port", "management", "confirm_timeout_s", "dedup_ids", "tls", *_TLS_FILES)
         if len(url.hosts) != 1:
             raise InvalidValue(f"{url} has to name one host, like rabbitmq-stream://localhost:5552/")
         host, port = url.hosts[0]
+        if url.options.get("tls", "0") not in ("0", "1"):
+            raise InvalidValue(f"option tls of {url} has to be 0 or 1, not {url.options['tls']!r}")
         secure = url.options.get("tls", "0") == "1"
         return cls(
             url=url,
             host=host,
             port=port or (5551 if secure else 5552),
             vhost=url.path[1:] or "/",
-            amqp_port=url.integer("amqp_port", 5672),
+            amqp_port=url.integer("amqp_port", 5671 if secure else 5672),
             management_port=url.integer("management", 0) or None,
             confirm_timeout_s=url.number("confirm_timeout_s", 1.0),
             dedup_ids=url.integer("dedup_ids", MAX_IDS),
-            tls=ssl.create_default_context(cafile=url.options.get("ca_file")) if secure else None,
+            tls=url.tls_context() if secure else None,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -82,6 +83,16 @@ class BrokerUrl:
             return float(text)
         except ValueError:
             raise InvalidValue(f"option {name} of {self} has to be a number, not {text!r}") from None
+
+    def tls_context(self) -> ssl.SSLContext:
+        """What options ca_file (else the system's authorities), cert_file and key_file ask for."""
+        try:
+            context = ssl.create_default_context(cafile=self.options.get("ca_file"))
+            if "cert_file" in self.options:
+                context.load_cert_chain(self.options["cert_file"], self.options.get("key_file"))
+        except OSError as error:
+            raise InvalidValue(f"the certificates named in {self} cannot be read: {error}") from None
+        return context
 
     def __str__(self) -> str:
         login = "" if self.user is None else f"{self.user}:***@"

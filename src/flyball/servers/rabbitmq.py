@@ -47,10 +47,11 @@ class Ports:
     management: int
     stream: int
     prometheus: int
+    stream_tls: int
 
     @classmethod
     def free(cls) -> Ports:
-        return cls(*free_ports(7))
+        return cls(*free_ports(8))
 
 
 @dataclass(slots=True)
@@ -78,6 +79,13 @@ class RabbitMqNode(LocalServer):
         managed = f"&management={self.ports.management}" if "rabbitmq_management" in self.plugins else ""
         return (
             f"rabbitmq-stream://guest:guest@{LOOPBACK}:{self.ports.stream}/?amqp_port={self.ports.amqp}{managed}"
+        )
+
+    @property
+    def stream_tls_url(self) -> str:
+        """Groups keep their state over AMQP, so with TLS that is encrypted too."""
+        return (
+            f"rabbitmq-stream://guest:guest@localhost:{self.ports.stream_tls}/?tls=1&amqp_port={self.ports.amqps}"
         )
 
     @property
@@ -211,6 +219,11 @@ class RabbitMqNode(LocalServer):
                 "stream.advertised_port": str(ports.stream),
                 "stream.frame_max": str(16 << 20),  # the default of 1 MiB is also the limit of a message
             }
+            if self.tls is not None:
+                conf |= {
+                    "stream.listeners.ssl.1": f"{LOOPBACK}:{ports.stream_tls}",
+                    "stream.advertised_tls_port": str(ports.stream_tls),
+                }
         if "rabbitmq_prometheus" in self.plugins:
             conf |= {"prometheus.tcp.ip": LOOPBACK, "prometheus.tcp.port": str(ports.prometheus)}
         return conf | dict(self.config)
