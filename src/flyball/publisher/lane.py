@@ -6,6 +6,7 @@ Carries out what `policy` decides; one task a batch, none a message.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -15,10 +16,12 @@ from typing import Any
 
 from flyball.brokers import Broker, Message, Sender, SendResult, connect
 from flyball.brokers.backoff import delays_s
-from flyball.brokers.port import BrokerError, Kind, TooLarge, Unreachable
+from flyball.brokers.port import BrokerError, Kind, TooLarge, Unconfirmed, Unreachable
 from flyball.errors import InvalidValue
 from flyball.publisher import policy as rules
 from flyball.publisher.entry import Handle, ReadyQueue
+
+log = logging.getLogger(__name__)
 
 _WATCH_S = 0.05
 _KEPT_RECEIPTS = 2000
@@ -203,6 +206,10 @@ class Lane:
             return await self._sender.send_batch(messages)
         except BrokerError as error:
             return [SendResult(message.id, error) for message in messages]
+        except Exception as error:  # a fault of a client library must not leave a batch on its way for ever
+            log.exception("%s: sending failed in a way that no broker error describes", self.target.channel)
+            unknown = Unconfirmed(f"sending to {self.target.channel!r} raised {type(error).__name__}: {error}")
+            return [SendResult(message.id, unknown) for message in messages]
 
     def _account(self, batch: rules.Batch, handles: list[Handle], results: list[SendResult]) -> None:
         again: list[Handle] = []
