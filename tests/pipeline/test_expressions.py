@@ -18,9 +18,7 @@ from flyball.pipeline.expressions import Scope, aggregate, condition, value
 from flyball.pipeline.functions import FUNCTIONS
 from flyball.pipeline.subnets import in_subnet, network
 
-SCOPE = Scope(
-    {"id": "bigint", "load": "double", "ip": "string", "busy": "boolean"}, thresholds={"load_p99": "3.5D"}
-)
+SCOPE = Scope({"id": "bigint", "load": "double", "ip": "string", "busy": "boolean"})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +52,6 @@ SCOPE = Scope(
         ("in_subnet(ip, '::1/64')", "is no IPv4 subnet"),
         ("in_subnet(ip)", "write in_subnet(column, 'a.b.c.d/n')"),
         ("in_subnet(load, '10.0.0.0/8')", "in_subnet wants a text"),
-        ("load > threshold('load_p50')", "has no threshold 'load_p50'; there are: load_p99"),
         ("events.load > 2", "write its name alone"),
         ("load[0] > 2", "cannot be used here"),
         ("CAST(ip AS timestamp) IS NULL", "cast to string, bigint, double or boolean"),
@@ -138,7 +135,6 @@ CASES: dict[str, list[Any]] = {
     "ln(exp(1))": [1.0] * 4,
     "log10(100)": [2.0] * 4,
     "power(2, 10)": [1024.0] * 4,
-    "threshold('load_p99') > load": [True, True, False, None],
     "in_subnet(ip, '92.126.8.0/21')": [True, False, False, None],
     "in_subnet(ip, '0.0.0.0/0')": [True, False, False, None],
     "in_subnet(ip, '92.126.10.7/32')": [True, False, False, None],

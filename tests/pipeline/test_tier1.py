@@ -36,8 +36,8 @@ def run(
     spark: SparkSession, data: list[Event], *config: dict[str, Any], folder: Path | None = None
 ) -> list[Event]:
     chain = steps(*config, folder=folder)
-    after = tier1.columns_after(chain, COLUMNS, {})
-    found = frame(spark, data).transform(tier1.function(chain, COLUMNS, {}))
+    after = tier1.columns_after(chain, COLUMNS)
+    found = frame(spark, data).transform(tier1.function(chain, COLUMNS))
     assert found.columns == [*after.names, "_kind", "_partition", "_offset", "_error", "_body"]
     assert found.schema.simpleString() == _simple(spark, after)
     table: list[Event] = found.toArrow().to_pylist()
@@ -297,7 +297,7 @@ def test_steps_in_a_chain_see_what_those_before_made(spark: SparkSession, data: 
 )
 def test_a_step_that_cannot_work_is_refused(config: list[dict[str, Any]], complaint: str) -> None:
     with pytest.raises(InvalidValue) as refusal:
-        tier1.columns_after(steps(*config), COLUMNS, {})
+        tier1.columns_after(steps(*config), COLUMNS)
     assert complaint in str(refusal.value)
 
 
@@ -332,7 +332,7 @@ def test_a_lookup_table_that_cannot_be_used_is_refused(tmp_path: Path, text: str
     (tmp_path / "hosts.csv").write_text(text)
     config = {"lookup": "hosts.csv", "on": "host", "key": "name", "add": "tier string"}
     with pytest.raises(InvalidValue) as refusal:
-        tier1.columns_after(steps(config, folder=tmp_path), COLUMNS, {})
+        tier1.columns_after(steps(config, folder=tmp_path), COLUMNS)
     assert complaint in str(refusal.value)
 
 
@@ -341,7 +341,7 @@ def test_values_of_a_lookup_table_are_checked_by_type(tmp_path: Path) -> None:
     for add, complaint in [("rack bigint", "'seven' is not bigint"), ("rack double", "'seven' is not double")]:
         config = {"lookup": "hosts.csv", "on": "host", "key": "name", "add": add}
         with pytest.raises(InvalidValue, match=f"line 2, column 'rack': {complaint}"):
-            tier1.columns_after(steps(config, folder=tmp_path), COLUMNS, {})
+            tier1.columns_after(steps(config, folder=tmp_path), COLUMNS)
     config = {"lookup": "hosts.csv", "on": "ip", "subnet": "name", "add": "net string"}
     with pytest.raises(InvalidValue, match="line 2, column 'name': 'h0' is no IPv4 subnet"):
-        tier1.columns_after(steps(config, folder=tmp_path), COLUMNS, {})
+        tier1.columns_after(steps(config, folder=tmp_path), COLUMNS)

@@ -180,7 +180,7 @@ class Pipeline:
         return self._folder / "checkpoints" / query
 
     def _tier1_batch(self, rows: DataFrame, batch: int) -> None:
-        steps = tier1.function(self._config.tier1, self._config.source_columns, {})
+        steps = tier1.function(self._config.tier1, self._config.source_columns)
         table = rows.transform(steps).toArrow()
         results, malformed, ended = (_only(table, kind) for kind in (EVENT, MALFORMED, END))
         ends = [ShareEnd.from_json(body) for body in ended["_body"].to_pylist()]

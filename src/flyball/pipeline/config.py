@@ -61,7 +61,7 @@ class PipelineConfig(Strict):
     @property
     def result_columns(self) -> Columns:
         """What an event has after tier 1: this is what rules see."""
-        return steps.columns_after(self.tier1, self.source_columns, {})
+        return steps.columns_after(self.tier1, self.source_columns)
 
     @property
     def longest_window_s(self) -> float:

@@ -2,10 +2,7 @@
 
 What reaches Spark is not the user's text but what this file understood of it: literals, columns, operators and the
 functions of `functions.py`, each with checked types. So an expression cannot do anything else, and a mistake is
-found before Spark starts. Two functions are our own:
-
-    in_subnet(ip, '92.126.10.0/24')    whether an IPv4 address lies in a subnet
-    threshold('load_p99')              a value that the monitor keeps up to date
+found before Spark starts. One function is our own: in_subnet(ip, '92.126.10.0/24').
 
 A value that cannot be computed (a text that is no number, a division by zero, an overflow) is null and never an
 error: one odd event must not stop a pipeline.
@@ -15,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from flyball.errors import InvalidValue, require
@@ -42,10 +39,9 @@ class Typed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expression can refer to: columns with their types, and thresholds with their SQL."""
+    """What an expression can refer to: columns with their types."""
 
     columns: Mapping[str, str]
-    thresholds: Mapping[str, str] = field(default_factory=dict)
 
 
 def condition(text: str, scope: Scope) -> str:
@@ -286,13 +282,11 @@ class _Compiler:
     def _function(self, name: str, nodes: Sequence[Any]) -> Typed:
         if name == "in_subnet":
             return self._in_subnet(nodes)
-        if name == "threshold":
-            return self._threshold(nodes)
         function = FUNCTIONS.get(name)
         if function is None:
             if name in AGGREGATES:
                 raise InvalidValue(f"{name}(…) looks at many events; only a rule can do that")
-            known = [*FUNCTIONS, "in_subnet", "threshold"]
+            known = [*FUNCTIONS, "in_subnet"]
             near = difflib.get_close_matches(name, known, n=1)
             guess = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(known))}"
             raise InvalidValue(f"there is no function {name!r}; {guess}")
@@ -320,15 +314,6 @@ class _Compiler:
             raise InvalidValue("write in_subnet(column, 'a.b.c.d/n')")
         address = _expect(self.compile(nodes[0]), STRING, "in_subnet")
         return Typed(in_subnet(address.sql, network(nodes[1].this)), BOOLEAN)
-
-    def _threshold(self, nodes: Sequence[Any]) -> Typed:
-        if len(nodes) != 1 or not _is_text(nodes[0]):
-            raise InvalidValue("write threshold('name')")
-        name = nodes[0].this
-        if name not in self._scope.thresholds:
-            known = ", ".join(self._scope.thresholds) or "none: add one under monitor"
-            raise InvalidValue(f"the monitor has no threshold {name!r}; there are: {known}")
-        return Typed(self._scope.thresholds[name], "double")
 
 
 def _called(node: Any) -> tuple[str, list[Any]] | None:

@@ -31,6 +31,8 @@ class TierTwo:
 
     def open(self) -> None:
         """Prepare the logs that alerts go to."""
+        if self._config.rules:
+            self._sinks.declare(self._config.alerts)
         for rule in self._config.rules:
             self._sinks.add(rule.to or self._config.alerts, producer=_producer(rule))
             if rule.gated:

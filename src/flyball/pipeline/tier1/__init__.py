@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 
 from flyball.pipeline.columns import Columns
 from flyball.pipeline.tier1.augment import Augment
-from flyball.pipeline.tier1.base import Thresholds, TierOneStep
+from flyball.pipeline.tier1.base import TierOneStep
 from flyball.pipeline.tier1.call import Call
 from flyball.pipeline.tier1.cleanse import Assign, Reject
 from flyball.pipeline.tier1.filter import Filter
@@ -56,24 +56,24 @@ AnyStep: TypeAlias = Annotated[
 ]
 
 
-def columns_after(steps: Sequence[TierOneStep], columns: Columns, thresholds: Thresholds) -> Columns:
+def columns_after(steps: Sequence[TierOneStep], columns: Columns) -> Columns:
     """The columns of the results. Raises `InvalidValue`, the key first, at the first step that cannot work."""
     for number, step in enumerate(steps, start=1):
         try:
-            columns = step.output(columns, thresholds)
+            columns = step.output(columns)
         except ValueError as error:
             raise type(error)(f"tier1[number {number}].{error}") from None
     return columns
 
 
-def function(steps: Sequence[TierOneStep], columns: Columns, thresholds: Thresholds) -> Step:
+def function(steps: Sequence[TierOneStep], columns: Columns) -> Step:
     """All steps as one function; `columns` are those of the source."""
 
     def apply(rows: DataFrame) -> DataFrame:
         before = columns
         for step in steps:
-            rows = step.apply(rows, before, thresholds)
-            before = step.output(before, thresholds)
+            rows = step.apply(rows, before)
+            before = step.output(before)
         return rows
 
     return apply

@@ -16,7 +16,7 @@ from flyball.pipeline.columns import Column, Columns
 from flyball.pipeline.lookup import LookupTable, read_lookup
 from flyball.pipeline.strict import NearPath
 from flyball.pipeline.subnets import as_number
-from flyball.pipeline.tier1.base import OWN, Thresholds, TierOneStep, is_event, known
+from flyball.pipeline.tier1.base import OWN, TierOneStep, is_event, known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,7 +51,7 @@ class Augment(TierOneStep):
             self._read = read_lookup(self.lookup, self.key or self.subnet or "", kind, self._added)
         return self._read
 
-    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:  # noqa: ARG002
+    def output(self, columns: Columns) -> Columns:
         known("on", self.on, columns)
         if self.subnet is not None and columns.types[self.on] != "string":
             raise InvalidValue(f"on: the column {self.on!r} is {columns.types[self.on]}; an address is a string")
@@ -64,9 +64,9 @@ class Augment(TierOneStep):
             raise InvalidValue(f"lookup: {error}") from None
         return columns.plus(*(Column(item.name, item.sql_type, required=False) for item in self._added.items))
 
-    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:
+    def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
         table = self._table(columns)
-        after = self.output(columns, thresholds)
+        after = self.output(columns)
         if self.subnet is None:
             joined = _joined(rows, table, columns.types[self.on], self._added, f"`{self.on}`", "_found")
             found = {name: f"_found.`{name}`" for name in self._added.names}

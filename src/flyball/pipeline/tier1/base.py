@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from flyball.errors import InvalidValue
@@ -13,9 +12,6 @@ from flyball.pipeline.strict import Strict
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Thresholds = Mapping[str, str]
-"""Names that `threshold('…')` may use, with the SQL that gives their value."""
 
 OWN = ("_kind", "_partition", "_offset", "_error", "_body")
 
@@ -27,24 +23,24 @@ class TierOneStep(Strict):
     """
 
     @abstractmethod
-    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:
+    def output(self, columns: Columns) -> Columns:
         """The columns after this step. Raises `InvalidValue`, the key first, if the step cannot work on these."""
 
     @abstractmethod
-    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:
+    def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
         """The rows after this step; `columns` are those before it."""
 
 
-def checked_condition(key: str, text: str, columns: Columns, thresholds: Thresholds) -> str:
+def checked_condition(key: str, text: str, columns: Columns) -> str:
     try:
-        return condition(text, Scope(columns.types, thresholds))
+        return condition(text, Scope(columns.types))
     except InvalidValue as error:
         raise InvalidValue(f"{key}: {error}") from None
 
 
-def checked_value(key: str, text: str, columns: Columns, thresholds: Thresholds) -> Typed:
+def checked_value(key: str, text: str, columns: Columns) -> Typed:
     try:
-        return value(text, Scope(columns.types, thresholds))
+        return value(text, Scope(columns.types))
     except InvalidValue as error:
         raise InvalidValue(f"{key}: {error}") from None
 

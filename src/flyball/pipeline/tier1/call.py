@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from flyball.errors import FlyballError, InvalidValue
 from flyball.pipeline.columns import Columns
-from flyball.pipeline.tier1.base import OWN, Thresholds, TierOneStep
+from flyball.pipeline.tier1.base import OWN, TierOneStep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,11 +46,11 @@ class Call(TierOneStep):
             Columns.parse(text)
         return text
 
-    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:  # noqa: ARG002
+    def output(self, columns: Columns) -> Columns:
         return columns if self.gives is None else Columns.parse(self.gives)
 
-    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:
-        after = self.output(columns, thresholds)
+    def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
+        after = self.output(columns)
         found = _function(self.call)(rows)
         missing = [name for name in (*after.names, *OWN) if name not in found.columns]
         if missing:

@@ -10,7 +10,6 @@ from flyball.errors import InvalidValue
 from flyball.pipeline.columns import MALFORMED, Column, Columns
 from flyball.pipeline.tier1.base import (
     OWN,
-    Thresholds,
     TierOneStep,
     checked_condition,
     checked_value,
@@ -29,23 +28,23 @@ class Assign(TierOneStep):
         dict[str, str], Field(min_length=1, description="column = SQL value, such as host = 'lower(host)'")
     ]
 
-    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:
+    def output(self, columns: Columns) -> Columns:
         added = []
         for name, text in self.set.items():
-            kind = checked_value(f"set.{name}", text, columns, thresholds).type
+            kind = checked_value(f"set.{name}", text, columns).type
             if kind == "null":
                 raise InvalidValue(f"set.{name}: {text!r} is always null; cast it to a type")
             added += [Column(item.name, kind, required=False) for item in Columns.parse(f"{name} {kind}").items]
         return columns.plus(*added)
 
-    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:
-        after = self.output(columns, thresholds)
+    def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
+        after = self.output(columns)
         texts = []
         for item in after.items:
             if item.name not in self.set:
                 texts.append(f"`{item.name}`")
                 continue
-            found = checked_value(item.name, self.set[item.name], columns, thresholds)
+            found = checked_value(item.name, self.set[item.name], columns)
             kept = f"`{item.name}`" if columns.types.get(item.name) == item.sql_type else "NULL"
             texts.append(
                 f"CASE WHEN {is_event()} THEN CAST({found.sql} AS {item.sql_type}) "
@@ -61,14 +60,14 @@ class Reject(TierOneStep):
     reject: Annotated[str, Field(description="SQL condition, such as load < 0")]
     reason: Annotated[str, Field(min_length=1, description="what the dead-letter log says")] = "rejected"
 
-    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:
-        checked_condition("reject", self.reject, columns, thresholds)
+    def output(self, columns: Columns) -> Columns:
+        checked_condition("reject", self.reject, columns)
         return columns
 
-    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:
+    def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-        found = checked_condition("reject", self.reject, columns, thresholds)
+        found = checked_condition("reject", self.reject, columns)
         fields = ", ".join(f"`{name}`" for name in columns.names)
         judged = rows.withColumn("_rejected", F.expr(f"coalesce({is_event()} AND {found}, false)"))
         return judged.select(

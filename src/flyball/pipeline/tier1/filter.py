@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from flyball.pipeline.columns import Columns
-from flyball.pipeline.tier1.base import Thresholds, TierOneStep, checked_condition, is_event
+from flyball.pipeline.tier1.base import TierOneStep, checked_condition, is_event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,9 +19,9 @@ class Filter(TierOneStep):
     step: Literal["filter"] = "filter"
     keep: Annotated[str, Field(description="SQL condition over the columns, such as load > 0.5")]
 
-    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:
-        checked_condition("keep", self.keep, columns, thresholds)
+    def output(self, columns: Columns) -> Columns:
+        checked_condition("keep", self.keep, columns)
         return columns
 
-    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:
-        return rows.where(f"NOT {is_event()} OR {checked_condition('keep', self.keep, columns, thresholds)}")
+    def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
+        return rows.where(f"NOT {is_event()} OR {checked_condition('keep', self.keep, columns)}")

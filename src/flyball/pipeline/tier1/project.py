@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from flyball.pipeline.columns import Columns
-from flyball.pipeline.tier1.base import OWN, Thresholds, TierOneStep, known
+from flyball.pipeline.tier1.base import OWN, TierOneStep, known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,10 +19,10 @@ class Project(TierOneStep):
     step: Literal["project"] = "project"
     columns: Annotated[tuple[str, ...], Field(min_length=1, description="names of the columns that are kept")]
 
-    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:  # noqa: ARG002
+    def output(self, columns: Columns) -> Columns:
         for name in self.columns:
             known("columns", name, columns)
         return columns.only(self.columns)
 
-    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:
-        return rows.select(*self.output(columns, thresholds).names, *OWN)
+    def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
+        return rows.select(*self.output(columns).names, *OWN)

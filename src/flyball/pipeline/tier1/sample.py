@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from flyball.pipeline.columns import Columns
-from flyball.pipeline.tier1.base import Thresholds, TierOneStep, is_event, known
+from flyball.pipeline.tier1.base import TierOneStep, is_event, known
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,12 +23,12 @@ class Sample(TierOneStep):
     by: Annotated[str | None, Field(description="column whose values are kept or dropped together")] = None
     seed: Annotated[int, Field(ge=0, lt=2**31, description="another seed, another sample")] = 0
 
-    def output(self, columns: Columns, thresholds: Thresholds) -> Columns:  # noqa: ARG002
+    def output(self, columns: Columns) -> Columns:
         if self.by is not None:
             known("by", self.by, columns)
         return columns
 
-    def apply(self, rows: DataFrame, columns: Columns, thresholds: Thresholds) -> DataFrame:  # noqa: ARG002
+    def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
         return rows.where(f"NOT {is_event()} OR {chosen(self.sample, self.seed, self.by)}")
 
 
