@@ -24,7 +24,8 @@ from flyball.brokers.port import BrokerError, Delivery
 from flyball.brokers.prefix import Place
 
 _MOST_AT_ONCE = 500
-_QUICK_POLL_S, _SLOW_POLL_S = 0.001, 0.016
+_QUICK_POLL_S, _SLOW_POLL_S = 0.0005, 0.016
+_IN_FLOW_S = 0.05
 _KEEP_ALIVE_S = 0.25
 _STALLED_S = 1.0
 _CLOSE_S = 10.0
@@ -51,6 +52,8 @@ class KafkaReceiver(LogReceiver):
     created later joins. `starts`: where the group begins in partitions for which it has committed nothing.
     """
 
+    _poll_s: float = _QUICK_POLL_S
+
     def __init__(
         self,
         settings: KafkaSettings,
@@ -71,7 +74,7 @@ class KafkaReceiver(LogReceiver):
         self._taken_s = time.monotonic()
         self._failure: BrokerError | None = None
         self._loop = asyncio.get_running_loop()
-        self._pause_s = self._poll_s = _QUICK_POLL_S
+        self._came_s = 0.0
         self._consumer = self._join(classic=settings.classic_groups)
         self._keeper = self._loop.create_task(self._keep())
 
@@ -111,8 +114,11 @@ class KafkaReceiver(LogReceiver):
             return self._take_again(limit)
         self._set_paused(False)
         taken = self._poll(min(limit, _MOST_AT_ONCE))
-        self._pause_s = _QUICK_POLL_S if taken else min(2 * self._pause_s, _SLOW_POLL_S)
-        self._poll_s = self._pause_s
+        if taken:
+            self._came_s = self._taken_s
+        # A log in flow has a gap of a moment between two fetches: only one that rests is asked less often.
+        rests = self._taken_s - self._came_s > _IN_FLOW_S
+        self._poll_s = min(2 * self._poll_s, _SLOW_POLL_S) if rests else _QUICK_POLL_S
         return taken
 
     def _poll(self, limit: int) -> list[Delivery]:

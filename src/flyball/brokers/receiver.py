@@ -85,8 +85,7 @@ class BaseReceiver(ABC):
             if room > 0:
                 taken = await self._take(room)
                 if taken:
-                    for delivery in taken:
-                        self._out[delivery.tag] = delivery
+                    self._out.update([(delivery.tag, delivery) for delivery in taken])
                     return list(taken)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -118,7 +117,8 @@ class BaseReceiver(ABC):
         One that is not was settled before, or went back to the broker when a connection was lost and will be
         delivered again: there is nothing left to tell the broker about it.
         """
-        mine = [delivery for delivery in deliveries if self._out.pop(delivery.tag, None) is not None]
+        take_out = self._out.pop
+        mine = [delivery for delivery in deliveries if take_out(delivery.tag, None) is not None]
         self._wake.set()
         return mine
 
