@@ -8,9 +8,8 @@ acknowledged (its offset stored) and a commit a batch. Both sides use the same s
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -18,6 +17,7 @@ from uuid import uuid4
 from flyball.brokers import Message, connect
 from flyball.errors import FlyballError, require
 from flyball.lab.bench import BenchContext, Row
+from flyball.lab.turns import turn_by_turn
 from flyball.servers.kafka import KafkaServer
 
 _BODY = bytes(range(256))
@@ -29,7 +29,7 @@ _GOAL = 0.8
 
 def cases(context: BenchContext) -> Iterator[Row]:
     messages = [Message(_BODY, key=b"%d" % (at % 64)) for at in range(60_000 if context.quick else 150_000)]
-    turns = 5 if context.quick else 9
+    turns = 9 if context.quick else 15
     try:
         server = KafkaServer(folder=context.workdir / "kafka")
         server.start()
@@ -37,14 +37,14 @@ def cases(context: BenchContext) -> Iterator[Row]:
         context.note(f"kafka left out: {reason}")
         return
     with server:
-        ours, raw = _turn_by_turn(
+        ours, raw = turn_by_turn(
             turns, lambda: asyncio.run(_send(server.url, messages)), lambda: send_raw(server.url, messages)
         )
         yield context.row(
             "kafka send", ours, "msg/s", peer=raw, peer_name="confluent-kafka", goal=_GOAL, better="higher"
         )
         log = asyncio.run(_filled(server.url, messages))
-        ours, raw = _turn_by_turn(
+        ours, raw = turn_by_turn(
             turns,
             lambda: asyncio.run(_consume(server.url, log, len(messages))),
             lambda: _raw_consume(server.url, log, len(messages)),
@@ -52,13 +52,6 @@ def cases(context: BenchContext) -> Iterator[Row]:
         yield context.row(
             "kafka consume", ours, "msg/s", peer=raw, peer_name="confluent-kafka", goal=_GOAL, better="higher"
         )
-
-
-def _turn_by_turn(turns: int, ours: Callable[[], float], raw: Callable[[], float]) -> tuple[float, float]:
-    """Medians of both, after a first round that only warms the broker up."""
-    ours(), raw()
-    rates = [(ours(), raw()) for _ in range(turns)]
-    return statistics.median(each[0] for each in rates), statistics.median(each[1] for each in rates)
 
 
 async def _declared(url: str) -> str:

@@ -3,14 +3,13 @@
 Sending: persistent messages of 256 B with an id, to a durable classic queue, in batches whose every message has
 its result from the broker's confirms; several batch sizes, the best of each side is compared. Consuming: key,
 headers and id of every message read and acknowledged, with the same number in flight. Both sides take turns in one
-process and the medians are compared.
+process; the pair with the median ratio counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from flyball.brokers import Message, connect
 from flyball.brokers.port import HeaderValue
 from flyball.errors import require
 from flyball.lab.bench import BenchContext, Row
+from flyball.lab.turns import typical_pair
 from flyball.servers.rabbitmq import RabbitMqNode
 
 _BODY_BYTES = 256
@@ -59,7 +59,7 @@ def _cases(context: BenchContext, url: str) -> Iterator[Row]:
 async def _turns(
     url: str, repeats: int, count: int, ours: Measure, raw: Measure, *, preload: bool
 ) -> tuple[float, float]:
-    """Median rates of both, measured in turns so that both see the same machine."""
+    """A typical pair of rates, measured in turns so that both see the same machine."""
     rates: tuple[list[float], list[float]] = ([], [])
     async with await connect(url) as broker:
         for at in range(-1, repeats):
@@ -77,7 +77,7 @@ async def _turns(
                 await broker.delete(queue)
                 if at >= 0:
                     rates[side].append(count / elapsed_s)
-    return statistics.median(rates[0]), statistics.median(rates[1])
+    return typical_pair(list(zip(*rates, strict=True)))
 
 
 def _send_ours(batch: int) -> Measure:

@@ -7,9 +7,8 @@ properties and body of each message and its offset, and stores its offset (rstre
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from flyball.brokers import Message, connect
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import FlyballError, require
 from flyball.lab.bench import BenchContext, Row
+from flyball.lab.turns import turn_by_turn
 from flyball.servers.rabbitmq import RabbitMqNode
 
 _BODY = bytes(range(256))
@@ -27,7 +27,7 @@ _GOAL = 0.8
 
 def cases(context: BenchContext) -> Iterator[Row]:
     messages = [Message(_BODY) for _ in range(20_000 if context.quick else 60_000)]
-    turns = 3 if context.quick else 7
+    turns = 5 if context.quick else 9
     node = RabbitMqNode()
     try:
         node.start()
@@ -36,13 +36,13 @@ def cases(context: BenchContext) -> Iterator[Row]:
         return
     with node:
         url = node.stream_url
-        ours, raw = _turn_by_turn(
+        ours, raw = turn_by_turn(
             turns, lambda: asyncio.run(_send(url, messages)), lambda: asyncio.run(_raw_send(url, messages))
         )
         yield context.row("stream send", ours, "msg/s", peer=raw, peer_name="rstream", goal=_GOAL, better="higher")
         log = asyncio.run(_filled(url, messages))
         count = len(messages)
-        ours, raw = _turn_by_turn(
+        ours, raw = turn_by_turn(
             turns,
             lambda: asyncio.run(_consume(url, log, count)),
             lambda: asyncio.run(_raw_consume(url, log, count)),
@@ -50,13 +50,6 @@ def cases(context: BenchContext) -> Iterator[Row]:
         yield context.row(
             "stream consume", ours, "msg/s", peer=raw, peer_name="rstream", goal=_GOAL, better="higher"
         )
-
-
-def _turn_by_turn(turns: int, ours: Callable[[], float], raw: Callable[[], float]) -> tuple[float, float]:
-    """Medians of both, after a first round that only warms the server up."""
-    ours(), raw()
-    rates = [(ours(), raw()) for _ in range(turns)]
-    return statistics.median(each[0] for each in rates), statistics.median(each[1] for each in rates)
 
 
 def _login(url: str) -> dict[str, Any]:
