@@ -26,6 +26,7 @@ __version__ = "0.1.0"
 _EXPORTS: dict[str, str] = {
     "Consumer": "flyball.consumer.consumer",
     "Loop": "flyball.loops.loop",
+    "Pipeline": "flyball.pipeline.app",
     "Publisher": "flyball.publisher.publisher",
 }
 
