@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lab": ("lab", "Run experiments and write a report with plots."),
     "publish": ("publish", "Publish a file, standard input or generated load."),
     "consume": ("consume", "Take messages from a queue or a group."),
-    "tune": ("tune", "Identify a live consumer and write the config of one that holds its goal."),
+    "tune": ("tune", "Identify a live consumer, and write its config."),
     "broker": ("broker", "Start and stop real brokers on this machine, for trials."),
     "queues": ("queues", "List a broker's queues and logs."),
     "doctor": ("doctor", "What is installed, and what is missing for what."),
