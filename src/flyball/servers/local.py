@@ -75,7 +75,7 @@ class LocalServer(ABC):
     def pause(self) -> None:
         """Freeze the server: connections stay open and nothing is answered."""
         if self._server is not None:
-            self._server.signal(signal.SIGSTOP)
+            self._server.freeze()
 
     def resume(self) -> None:
         if self._server is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+_FREEZE_S = 10.0
 
 
 def free_ports(count: int) -> list[int]:
@@ -90,6 +91,16 @@ class ServerProcess:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def freeze(self) -> None:
+        """Stop it where it is, and return when every one of its threads stands still.
+
+        The signal is only a request: on a busy machine a thread may go on for milliseconds, and answer.
+        """
+        self.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _FREEZE_S
+        while self.alive and not _all_stopped(self.pid) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     def end(self, grace_s: float) -> None:
         """Ask it to stop; kill it if it has not within `grace_s`."""
         self.signal(signal.SIGCONT)  # a paused process cannot stop cleanly
@@ -109,6 +120,14 @@ class ServerProcess:
                 return False
             time.sleep(0.02)
         return True
+
+
+def _all_stopped(pid: int) -> bool:
+    states = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # a thread that ended meanwhile
+            states.append(thread.read_text().rpartition(")")[2].split()[0])
+    return all(state in "TtZX" for state in states)
 
 
 def start_time(pid: int) -> str | None:
