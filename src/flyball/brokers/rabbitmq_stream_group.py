@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -131,14 +131,21 @@ class GroupSeat:
         with self._lock:
             self._new[log] = partitions
 
-    def store(self, positions: Mapping[Place, int]) -> None:
-        """Remember positions, soon; the newest of each place is what counts."""
+    def store(self, positions: Mapping[Place, int], written: Callable[[], object]) -> None:
+        """Write positions, the newest of each place; `written` is called, from our thread, when they are sent."""
+
+        def write() -> None:
+            try:
+                self._store_now()
+            finally:
+                written()
+
         with self._lock:
             self._positions.update(positions)
-        connection = self._connection
-        if connection is not None:
-            with suppress(AMQPError, OSError):
-                connection.add_callback_threadsafe(self._store_now)
+        try:
+            self._connection.add_callback_threadsafe(write)
+        except (AMQPError, OSError):  # on the way back; the partitions are gone until then
+            written()
 
     def stop(self, positions: Mapping[Place, int]) -> None:
         """Store and leave. Blocks for a moment."""

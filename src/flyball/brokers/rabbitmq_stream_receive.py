@@ -33,7 +33,7 @@ from flyball.brokers.rabbitmq_stream_group import GroupSeat
 from flyball.brokers.rabbitmq_stream_read import Chunk, to_chunk
 
 _CREDIT = 3
-_STORE_S = 0.05
+_WRITE_S = 1.0
 _DISCOVER_S = 1.0
 _RELEASE_S = 10.0
 
@@ -70,7 +70,8 @@ class StreamReceiver(LogReceiver):
         self._partitions: dict[Place, _Partition] = {}
         self._by_id: dict[int, _Partition] = {}
         self._last_id = -1
-        self._storing: asyncio.TimerHandle | None = None
+        self._storing: asyncio.Task[None] | None = None
+        self._unsaved = False
         self._opening = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -167,7 +168,7 @@ class StreamReceiver(LogReceiver):
             return taken
         fresh = self._without_repeats(taken, time.monotonic())
         if len(fresh) < len(taken):
-            self._loop.call_soon(self._store)
+            self._settle()
             self._arrived()
         return fresh
 
@@ -196,22 +197,37 @@ class StreamReceiver(LogReceiver):
             chunk.entries = chunk.entries[limit:]
             chunk.first = offset
 
+    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        await super()._acknowledge(deliveries)
+        # Acknowledged means: not delivered again, also if this process is killed right after.
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
+
     def _settle(self) -> None:
-        """Store positions now if none were stored lately, else a moment later together with what follows."""
+        """Store positions; what settles while they are being written goes together into the next write."""
+        self._unsaved = True
         if self._storing is None:
-            self._store()
-            self._storing = self._loop.call_later(_STORE_S, self._stored_lately)
+            self._storing = self._loop.create_task(self._store())
 
-    def _stored_lately(self) -> None:
-        self._storing = None
-        self._store()
+    async def _store(self) -> None:
+        try:
+            while self._unsaved:
+                self._unsaved = False
+                positions = self._positions()
+                changed = {place: at for place, at in positions.items() if at != self._stored.get(place)}
+                if changed:
+                    self._stored.update(changed)
+                    await self._write(changed)
+        finally:
+            self._storing = None
 
-    def _store(self) -> None:
-        positions = self._positions()
-        changed = {place: at for place, at in positions.items() if at != self._stored.get(place)}
-        if changed:
-            self._stored.update(changed)
-            self._seat.store(changed)
+    async def _write(self, positions: Mapping[Place, int]) -> None:
+        written = asyncio.Event()
+        self._seat.store(positions, lambda: self._loop.call_soon_threadsafe(written.set))
+        # A connection that is lost meanwhile takes the partitions along: nobody is helped by waiting longer.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WRITE_S):
+                await written.wait()
 
     async def _stop_reading(self, place: Place) -> int | None:
         """Another member gets this partition: where it has to go on."""
