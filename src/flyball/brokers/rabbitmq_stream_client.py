@@ -24,6 +24,7 @@ from rstream.client import Client
 from rstream.connection import Connection, ConnectionClosed
 from rstream.constants import Key, OffsetType
 
+from flyball.brokers.backoff import delays_s
 from flyball.brokers.dedup import MAX_IDS
 from flyball.brokers.port import BrokerError, LoginRefused, NoSuchChannel, Unreachable
 from flyball.brokers.url import BrokerUrl
@@ -39,6 +40,9 @@ _ANSWER_S = 10.0
 _MOST_PARTITIONS = 250  # one byte numbers the publishers and subscriptions of a connection
 _ENVELOPE_BYTES = 1 << 16
 _OK = 1
+_NOT_AVAILABLE = 6
+_PATIENCE = 30
+"""Times that a stream which is there but not served is asked for again, in all about 13 s."""
 _TLS_FILES = ("ca_file", "cert_file", "key_file")
 
 
@@ -177,13 +181,18 @@ class StreamClient(Client):
     async def partitions(self, log: str) -> int:  # type: ignore[override]  # ours: a number, of plain streams
         """How many partitions a log has; 0: there is no such log."""
         names = [stream_name(log, number) for number in range(_MOST_PARTITIONS)]
-        asked = schema.Metadata(self._corr_id_seq.next(), streams=names)
-        try:
-            answer = await self.sync_request(asked, resp_schema=schema.MetadataResponse, raise_exception=False)
-        except TimeoutError:
-            raise Unreachable(f"{self.settings.url} does not answer") from None
-        there = {each.name for each in answer.metadata if each.response_code == _OK}
-        return next((number for number, name in enumerate(names) if name not in there), len(names))
+        for pause_s in delays_s(_PATIENCE, longest_s=0.5):
+            asked = schema.Metadata(self._corr_id_seq.next(), streams=names)
+            try:
+                answer = await self.sync_request(asked, resp_schema=schema.MetadataResponse, raise_exception=False)
+            except TimeoutError:
+                raise Unreachable(f"{self.settings.url} does not answer") from None
+            codes = {each.name: each.response_code for each in answer.metadata}
+            # A server that has just come back knows its streams before it can serve them.
+            if _NOT_AVAILABLE not in codes.values():
+                return next((n for n, name in enumerate(names) if codes.get(name) != _OK), len(names))
+            await asyncio.sleep(pause_s)
+        raise Unreachable(f"log {log!r} on {self.settings.url} exists and is not available")
 
     async def existing(self, log: str) -> int:
         found = await self.partitions(log)

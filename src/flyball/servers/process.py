@@ -82,8 +82,8 @@ class ServerProcess:
 
     @property
     def alive(self) -> bool:
-        if self.popen is not None:
-            return self.popen.poll() is None
+        if self.popen is not None and self.popen.poll() is not None:  # reaped
+            return False
         return bool(self.started) and start_time(self.pid) == self.started
 
     def signal(self, number: signal.Signals) -> None:
@@ -123,11 +123,15 @@ class ServerProcess:
 
 
 def _all_stopped(pid: int) -> bool:
+    return all(state in "TtZX" for state in _thread_states(pid))
+
+
+def _thread_states(pid: int) -> list[str]:
     states = []
     for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
         with suppress(OSError):  # a thread that ended meanwhile
             states.append(thread.read_text().rpartition(")")[2].split()[0])
-    return all(state in "TtZX" for state in states)
+    return states
 
 
 def start_time(pid: int) -> str | None:
@@ -137,4 +141,6 @@ def start_time(pid: int) -> str | None:
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
-    return None if fields[0] in ("Z", "X") else fields[19]
+    # Its first thread may be gone while others are still dying and hold its ports.
+    gone = fields[0] in "ZX" and all(state in "ZX" for state in _thread_states(pid))
+    return None if gone else fields[19]
