@@ -46,7 +46,7 @@ class StreamBroker(LogBroker[StreamReceiver]):
         return Capabilities(
             queues=False,
             logs=True,
-            durable=True,
+            durable=False,  # kill -9 yes, power loss no: RabbitMQ does not sync streams
             dedup=True,
             shared_between_processes=True,
             max_body_bytes=self._max_body_bytes,
