@@ -51,11 +51,6 @@ def events(seed: int, first: int = 0, count: int | None = None) -> Iterator[byte
         number += 1
 
 
-def last_event_time_s(count: int) -> float:
-    """No event of the first `count` happened later than this."""
-    return START_S + count / PER_SECOND
-
-
 def _load(seed: int, ip: str, event_time: float, rng: random.Random) -> float:
     window = int(event_time // WINDOW_S)
     busy = random.Random(f"{seed}/window/{window}").randrange(_BUSY_ONE_IN) == 0

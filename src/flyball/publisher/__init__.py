@@ -1,4 +1,10 @@
 """Brings messages to a broker.
 
-feed   a numbered sequence of events → a log, each exactly once, continuing where an earlier run stopped
+publisher   accepts messages durably and brings them to one or several brokers; sync is its face for threads,
+            listen its face over HTTP
+policy      every decision, pure: when a batch leaves, how large it is, when to look again
+intake      the receive side, into the outbox; memory_outbox is one without a file; pool does the store work
+backlog     what is in memory and what in the store only; entry is one message on its way
+lane        one target: carries out what the policy decides
+feed        a numbered sequence of events → a log, each exactly once, continuing where an earlier run stopped
 """

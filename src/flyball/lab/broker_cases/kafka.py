@@ -17,6 +17,7 @@ from uuid import uuid4
 from flyball.brokers import Message, connect
 from flyball.errors import FlyballError, require
 from flyball.lab.bench import BenchContext, Row
+from flyball.lab.consuming import group_rate
 from flyball.lab.turns import turn_by_turn
 from flyball.servers.kafka import KafkaServer
 
@@ -46,7 +47,9 @@ def cases(context: BenchContext) -> Iterator[Row]:
         log = asyncio.run(_filled(server.url, messages))
         ours, raw = turn_by_turn(
             turns,
-            lambda: asyncio.run(_consume(server.url, log, len(messages))),
+            lambda: asyncio.run(
+                group_rate(server.url, log, len(messages), at_once=_AT_ONCE, body_bytes=len(_BODY))
+            ),
             lambda: _raw_consume(server.url, log, len(messages)),
         )
         yield context.row(
@@ -142,25 +145,6 @@ def send_raw(url: str, messages: list[Message]) -> float:
 async def _delete(url: str, log: str) -> None:
     async with await connect(url) as broker:
         await broker.delete(log)
-
-
-async def _consume(url: str, log: str, count: int) -> float:
-    """The clock starts with the first batch: joining a group takes a second on either side."""
-    async with await connect(url) as broker:
-        receiver = await broker.subscribe(log, f"bench-{uuid4().hex[:8]}", window=2 * _AT_ONCE, start="earliest")
-        first = await receiver.receive(_AT_ONCE)
-        await receiver.ack(*first)
-        began, got, size = time.perf_counter(), 0, 0
-        while got < count - len(first):
-            batch = await receiver.receive(_AT_ONCE)
-            for delivery in batch:
-                size += len(delivery.message.body)
-            await receiver.ack(*batch)
-            got += len(batch)
-        rate = got / (time.perf_counter() - began)
-        assert size == got * len(_BODY)
-        await receiver.close()
-    return rate
 
 
 def _raw_consume(url: str, log: str, count: int) -> float:

@@ -16,6 +16,7 @@ from flyball.brokers import Message, connect
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import FlyballError, require
 from flyball.lab.bench import BenchContext, Row
+from flyball.lab.consuming import group_rate
 from flyball.lab.turns import turn_by_turn
 from flyball.servers.rabbitmq import RabbitMqNode
 
@@ -44,7 +45,7 @@ def cases(context: BenchContext) -> Iterator[Row]:
         count = len(messages)
         ours, raw = turn_by_turn(
             turns,
-            lambda: asyncio.run(_consume(url, log, count)),
+            lambda: asyncio.run(group_rate(url, log, count, at_once=_AT_ONCE, body_bytes=len(_BODY))),
             lambda: asyncio.run(_raw_consume(url, log, count)),
         )
         yield context.row(
@@ -117,25 +118,6 @@ async def _raw_send(url: str, messages: list[Message]) -> float:
         rate = len(messages) / (time.perf_counter() - began)
         assert all(confirmed.values())
         await producer.delete_stream(stream)
-    return rate
-
-
-async def _consume(url: str, log: str, count: int) -> float:
-    """The clock starts with the first batch: joining a group is not what is measured."""
-    async with await connect(url) as broker:
-        receiver = await broker.subscribe(log, f"bench-{uuid4().hex[:8]}", window=2 * _AT_ONCE, start="earliest")
-        first = await receiver.receive(_AT_ONCE)
-        await receiver.ack(*first)
-        began, got, size = time.perf_counter(), 0, 0
-        while got < count - len(first):
-            batch = await receiver.receive(_AT_ONCE)
-            for delivery in batch:
-                size += len(delivery.message.body)
-            await receiver.ack(*batch)
-            got += len(batch)
-        rate = got / (time.perf_counter() - began)
-        assert size == got * len(_BODY)
-        await receiver.close()
     return rate
 
 
