@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flyball.answers import answer
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.port import Blocked, Unreachable
 from flyball.brokers.sqlite_schema import explained
@@ -81,7 +82,9 @@ class Writer:
                 if not jobs and self._closing:
                     break
             if jobs:
-                self._answer(jobs, self._together([(job, durable) for job, durable, _ in jobs]))
+                answer(
+                    [future for _, _, future in jobs], self._together([(job, durable) for job, durable, _ in jobs])
+                )
             if time.monotonic() >= next_chore:
                 self._together([(self._chore, False)])  # what fails now is tried again next time
                 next_chore = time.monotonic() + self._chore_s
@@ -127,16 +130,3 @@ class Writer:
             else:
                 return
         raise Blocked(f"other processes kept {self._path} locked for {self._busy_timeout_s:g} s: try again")
-
-    def _answer(self, jobs: list[tuple[Job, bool, asyncio.Future[Any]]], results: list[Any]) -> None:
-        def deliver() -> None:
-            for (_, _, future), result in zip(jobs, results, strict=True):
-                if future.done():  # its caller was cancelled
-                    continue
-                if isinstance(result, BaseException):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
-
-        with suppress(RuntimeError):  # the loop was closed: nobody is left to tell, the work itself is done
-            self._loop.call_soon_threadsafe(deliver)

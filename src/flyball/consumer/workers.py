@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from flyball.answers import answer, outcome_of
 from flyball.errors import InvalidValue
 
 Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
@@ -54,15 +55,7 @@ class Workers:
             function, arguments, future = job
             if future.cancelled():
                 continue
-            result: Any = None
-            failure: BaseException | None = None
-            try:
-                result = function(*arguments)
-            except Exception as error:  # noqa: BLE001 – carried over to the caller, whatever it is
-                failure = error
-            loop = future.get_loop()
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_deliver, future, result, failure)
+            answer([future], [outcome_of(function, *arguments)])
             if future.cancelled() and self._was_lost():
                 return  # another thread has taken this one's place
 
@@ -72,12 +65,3 @@ class Workers:
                 return False
             self._lost -= 1
             return True
-
-
-def _deliver(future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
-    if future.done():
-        return
-    if failure is None:
-        future.set_result(result)
-    else:
-        future.set_exception(failure)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from flyball.answers import answer, outcome_of
+
 
 class Clock(Protocol):
     """What a runner asks of time."""
@@ -51,25 +53,10 @@ class WallClock:
         (A shared pool would fill up with hung calls, and the interpreter waits for a pool's threads.)
         The caller keeps at most one call under way for a sensor or actuator, which bounds the threads.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Any] = loop.create_future()
-
-        def deliver(result: Any, error: BaseException | None) -> None:
-            if answer.done():  # cancelled meanwhile
-                return
-            if error is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(error)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def work() -> None:
-            result, failure = None, None
-            try:
-                result = function(*arguments)
-            except Exception as error:  # noqa: BLE001 – carried over to the caller, whatever it is
-                failure = error
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(deliver, result, failure)
+            answer([future], [outcome_of(function, *arguments)])
 
         threading.Thread(target=work, name="flyball-blocking-call", daemon=True).start()
-        return await answer
+        return await future

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
+from flyball.answers import answer, outcome_of
 from flyball.errors import InvalidValue
 
 Result = TypeVar("Result")
@@ -36,29 +37,15 @@ class WorkerPool:
             thread.start()
 
     async def run(self, side: Side, call: Callable[..., Result], *arguments: Any) -> Result:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Result] = loop.create_future()
-
-        def deliver(result: Any, error: BaseException | None) -> None:
-            if answer.done():  # cancelled meanwhile
-                return
-            if error is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(error)
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
         def work() -> None:
-            try:
-                outcome: tuple[Any, BaseException | None] = (call(*arguments), None)
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever awaits
-                outcome = (None, error)
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(deliver, *outcome)
+            answer([future], [outcome_of(call, *arguments)])
 
         with self._changed:
             self._calls[side].append(work)
             self._changed.notify()
-        return await answer
+        return await future
 
     def close(self) -> None:
         """Let the workers finish what is queued, and wait for them."""
