@@ -29,7 +29,7 @@ from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.brokers.port import BrokerError, LoginRefused, NoSuchChannel, Unconfirmed, Unreachable
 from flyball.errors import InvalidValue
 from flyball.servers.kafka import KafkaServer
-from flyball.servers.process import free_ports
+from flyball.servers.ports import free_ports
 from flyball.testing import crash
 from flyball.testing.broker_contract import BrokerContract, ids, numbered, records
 

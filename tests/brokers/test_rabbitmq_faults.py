@@ -19,7 +19,7 @@ from flyball.brokers.port import (
     Unsupported,
 )
 from flyball.errors import FlyballError, InvalidValue
-from flyball.servers.process import free_ports
+from flyball.servers.ports import free_ports
 from flyball.servers.proxy import FaultProxy
 from flyball.servers.rabbitmq import RabbitMqNode, TlsFiles, installed
 from flyball.testing import crash

@@ -21,7 +21,7 @@ from flyball.brokers.port import LoginRefused, NoSuchChannel, Unconfirmed, Unrea
 from flyball.brokers.rabbitmq_stream_codec import UnreadableMessage, decode, encode
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
-from flyball.servers.process import free_ports
+from flyball.servers.ports import free_ports
 from flyball.servers.rabbitmq import RabbitMqNode, TlsFiles
 from flyball.testing import crash
 from flyball.testing.broker_contract import BrokerContract, ids, numbered, records

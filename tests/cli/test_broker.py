@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from flyball.processes.process import start_time
 from flyball.servers.kafka import KafkaServer
-from flyball.servers.process import accepts, start_time
+from flyball.servers.ports import accepts
 from flyball.servers.rabbitmq import installed
 
 

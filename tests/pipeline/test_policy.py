@@ -17,7 +17,7 @@ from flyball.control.models import first_order
 from flyball.control.verify import verify
 from flyball.errors import InvalidValue
 from flyball.pipeline import policy
-from flyball.pipeline.policy import Balancer, FlowControl, LaneProgress, Merge, Pace
+from flyball.pipeline.policy import Balancer, FlowControl, LaneProgress, Merge, Pace, balancing
 
 MB = 1_000_000
 
@@ -227,6 +227,6 @@ def test_a_lane_joins_when_it_is_named_and_leaves_with_its_last_entry() -> None:
 
 
 def test_each_region_of_the_schedule_is_a_design_that_passes() -> None:
-    for _, sensitivity in policy._REGIONS:
+    for _, sensitivity in balancing._REGIONS:
         made = design(policy.lane_plant(sensitivity), "pi", settling=12, overshoot=0.1)
         assert made.certificate.accepted

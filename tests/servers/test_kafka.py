@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from flyball.servers import ServerFailed, ServerMissing
 from flyball.servers.kafka import KafkaServer
 from flyball.servers.kafka_jars import KAFKA_VERSION, kafka_jars
-from flyball.servers.process import accepts
+from flyball.servers.ports import accepts
 
 
 def address(server: KafkaServer) -> str:

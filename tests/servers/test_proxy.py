@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from flyball.errors import InvalidValue
-from flyball.servers.process import free_ports
+from flyball.servers.ports import free_ports
 from flyball.servers.proxy import FaultProxy
 
 

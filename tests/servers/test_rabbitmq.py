@@ -8,9 +8,10 @@ from pathlib import Path
 import pika
 import pytest
 
+from flyball.processes.process import OwnProcess
 from flyball.servers import ServerFailed, ServerMissing
 from flyball.servers import rabbitmq as module
-from flyball.servers.process import ServerProcess, accepts
+from flyball.servers.ports import accepts
 from flyball.servers.rabbitmq import RabbitMqNode, installed
 
 needs_rabbitmq = pytest.mark.skipif(not installed(), reason="rabbitmq-server is not installed")
@@ -75,4 +76,4 @@ def test_a_missing_server_names_the_command_that_installs_it(
 
 
 def test_a_pid_that_now_belongs_to_another_process_is_not_ours() -> None:
-    assert ServerProcess.find({"pid": os.getpid(), "started": "1"}) is None
+    assert OwnProcess.find({"pid": os.getpid(), "started": "1"}) is None

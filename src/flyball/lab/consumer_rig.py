@@ -22,7 +22,7 @@ from flyball.consumer.consumer import Consumer
 from flyball.consumer.policy import Goal, Regulator
 from flyball.control.models import Array
 from flyball.loops.policy import Receipt
-from flyball.servers.process import LOOPBACK
+from flyball.servers.ports import LOOPBACK
 from flyball.servers.rabbitmq import RabbitMqNode
 
 ONE_WAY_S = 0.0067

@@ -21,7 +21,7 @@ import numpy as np
 
 from flyball.brokers import connect
 from flyball.brokers.port import Broker, Message, Sender
-from flyball.servers.process import LOOPBACK
+from flyball.servers.ports import LOOPBACK
 from flyball.servers.proxy import FaultProxy
 from flyball.twin.workload import Normal
 

@@ -4,7 +4,7 @@
 
 config      what a pipeline is made of, checked before Spark starts; expressions and functions users may write
 app         puts everything together; session is the one place that builds a Spark session
-policy      every decision of tier 1, pure: admission, shares, balance, order
+policy      every decision of tier 1, pure: admission, splitting, balancing, combining
 source      spark.readStream.format("flyball"): a replayable log as a stream; parse turns bodies into rows,
             flow decides how many come in, shares says which lane reads what
 tier1       per-event steps: functions DataFrame → DataFrame

@@ -4,8 +4,7 @@
     kafka      a Kafka broker
     proxy      TCP proxy: delay, stall, cut, bandwidth limit
     local      what all of them share: folder, kill, pause, restart
-    guardian   ends what a killed program would leave behind
-    process    one server process: started, found again, signalled and ended by its pid
+    ports      free ports of the loopback interface
     state      servers that outlive the command that started them
 
 Everything listens on the loopback interface only.

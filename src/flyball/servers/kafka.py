@@ -19,10 +19,11 @@ from typing import Any
 from urllib.parse import quote
 
 from flyball.errors import require
+from flyball.processes.process import OwnProcess, tail
 from flyball.servers import ServerFailed
 from flyball.servers.kafka_jars import find_java, kafka_jars
 from flyball.servers.local import LocalServer
-from flyball.servers.process import LOOPBACK, ServerProcess, accepts, free_ports, tail
+from flyball.servers.ports import LOOPBACK, accepts, free_ports
 
 _START_S = 90.0
 _STARTS = 3
@@ -96,7 +97,7 @@ class KafkaServer(LocalServer):
     def from_record(cls, record: Mapping[str, Any]) -> KafkaServer:
         """The broker that another process started and recorded."""
         server = cls(name=record["name"], folder=Path(record["folder"]), ports=KafkaPorts(**record["ports"]))
-        server._server = ServerProcess.find(record["server"])
+        server._server = OwnProcess.find(record["server"])
         return server
 
     def _prepared_folder(self, java: list[str]) -> Path:
@@ -166,7 +167,7 @@ class KafkaServer(LocalServer):
             said = (answer.stderr or answer.stdout).strip().splitlines() or ["nothing was said"]
             raise ServerFailed(f"the data folder of Kafka broker {self.name} cannot be prepared: {said[0]}")
 
-    def _becomes_ready(self, server: ServerProcess) -> bool:
+    def _becomes_ready(self, server: OwnProcess) -> bool:
         """An open port is not enough: the broker counts as up when its controller has created a topic."""
         kafka, admin = require("confluent_kafka", "kafka"), require("confluent_kafka.admin", "kafka")
         deadline = time.monotonic() + _START_S

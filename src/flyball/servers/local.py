@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from flyball.servers import guardian
-from flyball.servers.process import ServerProcess
+from flyball.processes import guardian
+from flyball.processes.process import OwnProcess
 
 _STOP_S = 30.0
 
@@ -32,14 +32,14 @@ class LocalServer(ABC):
     outlives_starter: bool = field(default=False, kw_only=True)
     """Stay when the program that started it ends; else even a killed program leaves no server behind."""
     _temporary: bool = field(default=False, init=False)
-    _server: ServerProcess | None = field(default=None, init=False, repr=False)
+    _server: OwnProcess | None = field(default=None, init=False, repr=False)
 
     @abstractmethod
     def start(self) -> None:
         """Start, on the data of the last time if there are any, and wait until it can be used."""
 
     @property
-    def _processes(self) -> list[ServerProcess | None]:
+    def _processes(self) -> list[OwnProcess | None]:
         """All processes of this server, the server itself first."""
         return [self._server]
 
@@ -100,8 +100,8 @@ class LocalServer(ABC):
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder
 
-    def _spawn(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> ServerProcess:
-        process = ServerProcess.spawn(command, environment=environment, folder=log.parent, log=log)
+    def _spawn(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> OwnProcess:
+        process = OwnProcess.spawn(command, environment=environment, folder=log.parent, log=log)
         if not self.outlives_starter:
             guardian.watch_process(process)
         return process

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from flyball.errors import InvalidValue
-from flyball.servers.process import LOOPBACK
+from flyball.servers.ports import LOOPBACK
 
 _PIECE_BYTES = 65_536
 _UNDER_WAY_BYTES = 16 << 20

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flyball.processes.process import OwnProcess, tail
 from flyball.servers import ServerFailed, ServerMissing
 from flyball.servers.local import LocalServer
-from flyball.servers.process import LOOPBACK, ServerProcess, accepts, free_ports, tail
+from flyball.servers.ports import LOOPBACK, accepts, free_ports
 
 PLUGINS = ("rabbitmq_management", "rabbitmq_stream", "rabbitmq_shovel", "rabbitmq_shovel_management")
 _SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # Debian and Ubuntu; elsewhere the scripts are on the PATH
@@ -63,7 +64,7 @@ class RabbitMqNode(LocalServer):
     config: Mapping[str, str] = field(default_factory=dict)
     """Further lines of rabbitmq.conf."""
     ports: Ports = field(default_factory=Ports.free)
-    _epmd: ServerProcess | None = field(default=None, init=False, repr=False)
+    _epmd: OwnProcess | None = field(default=None, init=False, repr=False)
 
     @property
     def amqp_url(self) -> str:
@@ -109,7 +110,7 @@ class RabbitMqNode(LocalServer):
         return offered
 
     @property
-    def _processes(self) -> list[ServerProcess | None]:
+    def _processes(self) -> list[OwnProcess | None]:
         return [self._server, self._epmd]
 
     def start(self) -> None:
@@ -177,8 +178,8 @@ class RabbitMqNode(LocalServer):
             plugins=tuple(record["plugins"]),
             ports=Ports(**record["ports"]),
         )
-        node._server = ServerProcess.find(record["server"])
-        node._epmd = ServerProcess.find(record["epmd"])
+        node._server = OwnProcess.find(record["server"])
+        node._epmd = OwnProcess.find(record["epmd"])
         return node
 
     def _prepared_folder(self) -> Path:
@@ -256,7 +257,7 @@ class RabbitMqNode(LocalServer):
             "RABBITMQ_CTL_ERL_ARGS": "-start_epmd false",
         }
 
-    def _await_port(self, process: ServerProcess, port: int, log: str) -> None:
+    def _await_port(self, process: OwnProcess, port: int, log: str) -> None:
         deadline = time.monotonic() + _START_S
         while not accepts(port):
             if not process.alive or time.monotonic() > deadline:

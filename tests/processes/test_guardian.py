@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.servers.process import start_time
+from flyball.processes.process import start_time
 from flyball.servers.rabbitmq import installed
 
 # `sleep` stands for the server: the guardian knows processes and folders, not what they are for.

@@ -1,4 +1,4 @@
-"""One server process: started in its own session, found again from another process, ended by its pid only.
+"""One process of ours: started in its own session, found again from another process, ended by its pid only.
 
 A pid alone may belong to a stranger by the time it is used (the kernel reuses them), so a process is remembered
 by pid *and* start time, and no signal is sent unless both still fit.
@@ -8,32 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOPBACK = "127.0.0.1"
 _FREEZE_S = 10.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Distinct ports that nobody listens on right now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-
-
-def accepts(port: int) -> bool:
-    """Somebody accepts connections on this port of the loopback interface."""
-    with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
-        return True
-    return False
 
 
 def tail(path: Path, lines: int = 15) -> str:
@@ -45,7 +27,7 @@ def tail(path: Path, lines: int = 15) -> str:
 
 
 @dataclass(slots=True)
-class ServerProcess:
+class OwnProcess:
     """A process that is ours to signal. `popen` is there in the process that started it, to reap it."""
 
     pid: int
@@ -55,7 +37,7 @@ class ServerProcess:
     @classmethod
     def spawn(
         cls, command: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: Path
-    ) -> ServerProcess:
+    ) -> OwnProcess:
         """Start a command that outlives us unless it is stopped; its output goes to `log`."""
         with log.open("ab") as sink:
             popen = subprocess.Popen(
@@ -70,7 +52,7 @@ class ServerProcess:
         return cls(popen.pid, start_time(popen.pid) or "", popen)
 
     @classmethod
-    def find(cls, record: object) -> ServerProcess | None:
+    def find(cls, record: object) -> OwnProcess | None:
         """The process that `record()` described, if it still runs."""
         if not isinstance(record, dict):
             return None

@@ -20,7 +20,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from flyball.servers.process import ServerProcess
+from flyball.processes.process import OwnProcess
 
 _GRACE_S = 10.0
 
@@ -29,7 +29,7 @@ _guardian: subprocess.Popen[str] | None = None
 _owner_pid = 0
 
 
-def watch_process(process: ServerProcess) -> None:
+def watch_process(process: OwnProcess) -> None:
     """End this process when ours is gone."""
     _tell(f"process {process.pid} {process.started}")
 
@@ -47,7 +47,7 @@ def _tell(line: str) -> None:
         if _guardian is None or _guardian.poll() is not None or _owner_pid != os.getpid():
             _owner_pid = os.getpid()
             _guardian = subprocess.Popen(
-                [sys.executable, "-m", "flyball.servers.guardian"],
+                [sys.executable, "-m", "flyball.processes.guardian"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -71,13 +71,13 @@ def _dismiss() -> None:
 
 
 def main() -> None:
-    processes: list[ServerProcess] = []
+    processes: list[OwnProcess] = []
     folders: list[Path] = []
     for line in sys.stdin:
         what, _, rest = line.strip().partition(" ")
         if what == "process":
             pid, started = rest.split()
-            processes.append(ServerProcess(int(pid), started))
+            processes.append(OwnProcess(int(pid), started))
         elif what == "folder":
             folders.append(Path(rest))
     for process in processes:

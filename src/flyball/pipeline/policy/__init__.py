@@ -1,0 +1,46 @@
+"""Every decision of the pipeline's first tier, pure: state and observation in, new state and decision out.
+
+    admission   how many events a lane may take in, by the free space of its result queue (PI) and by its pace
+    splitting   which lane gets how many events of a tick (error diffusion by weights)
+    balancing   the weights, from the lanes' predicted delays (two lanes: PI on their log ratio; more: LQR)
+    combining   whose results the combiner takes next, how far event time is settled, whom it stops waiting for
+
+The acting files observe, call this package and carry out; the twin runs it as it is.
+"""
+
+from flyball.pipeline.policy.admission import (
+    FlowControl,
+    FlowState,
+    Pace,
+    admissible,
+    admitted,
+    flow_controller,
+    flow_start,
+    flow_step,
+    shares_fit,
+)
+from flyball.pipeline.policy.balancing import Balancer, BalanceState, lane_plant, load_of
+from flyball.pipeline.policy.combining import LaneProgress, Merge, next_lane, took
+from flyball.pipeline.policy.splitting import equal_weights, split
+
+__all__ = [
+    "BalanceState",
+    "Balancer",
+    "FlowControl",
+    "FlowState",
+    "LaneProgress",
+    "Merge",
+    "Pace",
+    "admissible",
+    "admitted",
+    "equal_weights",
+    "flow_controller",
+    "flow_start",
+    "flow_step",
+    "lane_plant",
+    "load_of",
+    "next_lane",
+    "shares_fit",
+    "split",
+    "took",
+]
