@@ -136,9 +136,7 @@ class _Rig:
         query.stop()
         return rate
 
-    def _start(
-        self, stream: DataFrame, sink: str, path: Path | None, *, close_windows: bool
-    ) -> StreamingQuery:
+    def _start(self, stream: DataFrame, sink: str, path: Path | None, *, close_windows: bool) -> StreamingQuery:
         self.spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(close_windows).lower())
         writer = stream.writeStream.format(sink).option("checkpointLocation", str(self._folder()))
         return writer.start() if path is None else writer.start(str(path))
