@@ -3,16 +3,15 @@
 All in one warm Spark session; contenders take turns in both orders; the first turn only warms up. Of each run the
 first quarter is left out, in which batches grow to their size.
 
-The plain jobs read the same events as lines of text files, which Spark reads faster than anything else that a user
-might have: a folder that somebody fills. `tier 1` throws results away. `end to end` writes them: ours in event-time
-order to a log, with alerts, through result queues and combiner; the plain job unordered to Parquet, with a second
-query that looks for the same alerts.
+The plain jobs read the same events as lines of text files: a folder that somebody fills is what Spark reads fastest.
+`tier 1` throws results away. `end to end` writes them: ours in event-time order to a log, with alerts, through
+result queues and combiner; the plain job unordered to Parquet, with a second query that looks for the same alerts.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -153,15 +152,18 @@ def _rate(reports: list[Any], queries: int = 1) -> float:
 
     Of several queries each reads every event.
     """
-    batches = sorted((_began_s(report), report) for report in reports if report["numInputRows"])
+    batches = sorted(
+        ((_began_s(report), report) for report in reports if report["numInputRows"]), key=lambda b: b[0]
+    )
     total, seen = sum(report["numInputRows"] for _, report in batches), 0
     counted = []
     for began_s, report in batches:
         if seen >= _GROWING * total:
             counted.append((began_s, report))
         seen += report["numInputRows"]
-    ended_s = max(began_s + report["durationMs"]["triggerExecution"] / 1e3 for began_s, report in counted)
-    return float(sum(report["numInputRows"] for _, report in counted)) / queries / (ended_s - counted[0][0])
+    ended_s: float = max(began_s + report["durationMs"]["triggerExecution"] / 1e3 for began_s, report in counted)
+    events: int = sum(report["numInputRows"] for _, report in counted)
+    return events / queries / (ended_s - counted[0][0])
 
 
 def _began_s(report: Any) -> float:
