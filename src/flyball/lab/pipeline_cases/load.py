@@ -1,4 +1,4 @@
-"""What all cases work on: JSON events of 200 bytes, a lookup table, and a pipeline whose filter half of them pass."""
+"""What all cases work on: JSON events of 200 bytes, a lookup table, a pipeline whose filter half of them pass."""
 
 from __future__ import annotations
 
