@@ -7,6 +7,7 @@ app         puts everything together; session is the one place that builds a Spa
 policy      every decision of tier 1, pure: admission, splitting, balancing, combining
 source      spark.readStream.format("flyball"): a replayable log as a stream; parse turns bodies into rows,
             flow decides how many come in, shares says which lane reads what
+monitor     statistics of the incoming events (sampling) that tier 1 may use as thresholds
 tier1       per-event steps: functions DataFrame → DataFrame
 lane        results into the lanes' result queues; entry is what stands there, queues their names and levels
 combiner    the result queues into one log in event-time order; holding keeps rows until their turn

@@ -19,12 +19,13 @@ from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import FlyballError, InvalidValue
 from flyball.pipeline import tier1
-from flyball.pipeline.checkpoint import last_offset
+from flyball.pipeline.checkpoint import last_offset, offset_of
 from flyball.pipeline.columns import EVENT, MALFORMED
 from flyball.pipeline.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.lane import Lanes
 from flyball.pipeline.ledger import Totals
+from flyball.pipeline.monitor import Monitor, monitor_name, sampled_columns
 from flyball.pipeline.queues import lanes_name
 from flyball.pipeline.session import spark_session
 from flyball.pipeline.shares import END, ShareEnd
@@ -65,6 +66,14 @@ class Pipeline:
         self._sinks = LogSinks(url)
         self._lanes = Lanes(self._sinks, url, config.results, config.lanes.queue_bytes)
         self._combiner = Combiner(url, self._sinks, _combining(config), folder / "held", range(config.lanes.count))
+        self._monitor = Monitor(
+            self._sinks,
+            url,
+            monitor_name(config.results),
+            config.monitors,
+            config.source_columns,
+            config.event_time,
+        )
         self._rules = TierTwo(url, config, self._sinks, on_alert)
         self._queries: dict[str, StreamingQuery] = {}
         self._spark, self._own_spark = spark, spark is None
@@ -78,6 +87,7 @@ class Pipeline:
         self._sinks.add(lanes_name(config.results), None)
         for lane in range(config.lanes.count):
             self._lanes.open(lane)
+        self._monitor.open()
         self._rules.open()
         self._combiner.start()
         if self._spark is None:
@@ -146,7 +156,10 @@ class Pipeline:
 
     def _tier1_options(self) -> Mapping[str, object]:
         config, lanes = self._config, self._config.lanes
+        sample = sampled_columns(config.monitors, config.source_columns, config.event_time)
         return {
+            "values": monitor_name(config.results) if config.monitors else "",
+            "sample": ",".join(sample.names) if config.monitors else "",
             "log": config.input,
             "columns": config.source_columns.text,
             "max_rows": config.max_rows,
@@ -180,13 +193,15 @@ class Pipeline:
         return self._folder / "checkpoints" / query
 
     def _tier1_batch(self, rows: DataFrame, batch: int) -> None:
-        steps = tier1.function(self._config.tier1, self._config.source_columns)
+        thresholds = self._monitor.in_force(offset_of(self._checkpoint(_TIER1), batch))
+        steps = tier1.function(self._config.tier1, self._config.source_columns.knowing(thresholds))
         table = rows.transform(steps).toArrow()
         results, malformed, ended = (_only(table, kind) for kind in (EVENT, MALFORMED, END))
         ends = [ShareEnd.from_json(body) for body in ended["_body"].to_pylist()]
         # Dead letters first: an event is counted in its lane's totals only when it is where they say.
         self._sinks.append(self._config.dead_letter, _TIER1, batch, _dead_letters(malformed))
         self._lanes.write(batch, results.drop_columns(["_kind", "_error", "_body"]), malformed, ends)
+        self._monitor.take(rows.sparkSession, batch, ends)
 
 
 def refuse_embedded_on_several_hosts(url: str, master: str) -> None:

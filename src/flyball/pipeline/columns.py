@@ -6,8 +6,8 @@ marked "null". The source adds four of its own, whose names start with an unders
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from flyball.errors import InvalidValue
@@ -55,6 +55,8 @@ class Columns:
     """
 
     items: tuple[Column, ...]
+    values: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """what the monitors say, for expressions: monitor.NAME"""
 
     @classmethod
     def parse(cls, text: str) -> Columns:
@@ -94,7 +96,11 @@ class Columns:
         return ", ".join(f"{item.name} {item.sql_type}{'' if item.required else ' null'}" for item in self.items)
 
     def only(self, names: Sequence[str]) -> Columns:
-        return Columns(tuple(item for item in self.items if item.name in names))
+        return replace(self, items=tuple(item for item in self.items if item.name in names))
+
+    def knowing(self, values: Mapping[str, float]) -> Columns:
+        """With these values of the monitors."""
+        return replace(self, values=values)
 
     def plus(self, *added: Column) -> Columns:
         """With more columns; one of the same name is replaced in its place.
@@ -103,7 +109,7 @@ class Columns:
         'id bigint, load string null'
         """
         items = {item.name: item for item in (*self.items, *added)}
-        return Columns(tuple(items.values()))
+        return replace(self, items=tuple(items.values()))
 
     @property
     def spark_ddl(self) -> str:

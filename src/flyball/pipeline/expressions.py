@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from flyball.errors import InvalidValue, require
@@ -20,6 +20,7 @@ from flyball.pipeline.functions import AGGREGATES, ALIASES, ANY, BOOLEAN, FUNCTI
 from flyball.pipeline.subnets import in_subnet, network
 
 _NULL = "null"
+_MONITOR = "monitor"
 _NUMBERS = ("bigint", "double")
 _LONGEST_TEXT = 10_000
 _INT64 = range(-(2**63), 2**63)
@@ -39,9 +40,10 @@ class Typed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an expression can refer to: columns with their types."""
+    """What an expression can refer to: columns with their types, and values of monitors (monitor.NAME)."""
 
     columns: Mapping[str, str]
+    monitors: Mapping[str, float] = field(default_factory=dict)
 
 
 def condition(text: str, scope: Scope) -> str:
@@ -161,6 +163,8 @@ class _Compiler:
     # ── leaves ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _column(self, node: Any) -> Typed:
+        if node.table == _MONITOR:
+            return self._monitor(node.name)
         if node.table or type(node.this).__name__ != "Identifier":
             raise InvalidValue(f"{node.sql('spark')!r} is no column; write its name alone")
         if node.name not in self._scope.columns:
@@ -169,6 +173,17 @@ class _Compiler:
             guess = f"did you mean {near[0]!r}? ({known})" if near else f"there are: {known}"
             raise InvalidValue(f"there is no column {node.name!r}; {guess}")
         return Typed(f"`{node.name}`", self._scope.columns[node.name])
+
+    def _monitor(self, name: str) -> Typed:
+        known = self._scope.monitors
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            there_are = (
+                f"there are: {', '.join(known)}" if known else "tier 1 can use those that monitors declares"
+            )
+            guess = f"did you mean 'monitor.{near[0]}'?" if near else there_are
+            raise InvalidValue(f"there is no 'monitor.{name}' here; {guess}")
+        return Typed(f"{known[name]!r}D", "double")
 
     def _literal(self, node: Any) -> Typed:
         if node.is_string:

@@ -35,7 +35,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ShareEnd:
-    """`latest_s` is the latest event time seen, `ends`: the input's end was in this share."""
+    """`latest_s` is the latest event time seen, `ends`: the input's end was in this share. `sample`: columns of a
+    random sample of the share's events, of which there were `sampled_events`."""
 
     lane: int
     ranges: tuple[Range, ...]
@@ -45,6 +46,8 @@ class ShareEnd:
     seconds: float
     latest_s: float | None
     ends: bool
+    sample: dict[str, list[Any]] | None = None
+    sampled_events: int = 0
 
     def to_json(self) -> bytes:
         """

@@ -20,7 +20,8 @@ columns; "rows" reads what a pipeline wrote to its results log.
 
 `lanes` tasks share the reading of each partition. With `result_queue` they are the lanes of a pipeline's tier 1: a
 controller shares each batch among them and holds each lane's result queue (`queue_bytes`) at `free_bytes` of
-free space, and a lane ends its share with a row of kind `end`.
+free space, and a lane ends its share with a row of kind `end`, which carries a random sample of the columns that
+`sample` names. `values` names a log whose last entry's values go into each batch's offset.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +38,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.brokers.port import NoSuchChannel
 from flyball.errors import InvalidValue
-from flyball.pipeline import policy
+from flyball.pipeline import entry, policy
 from flyball.pipeline.columns import EVENT, MARK, Columns
 from flyball.pipeline.flow import Admission
 from flyball.pipeline.parse import parser_of
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.queues import QueueLevels, lanes_name, last_bodies
+from flyball.pipeline.sampling import EventSample, rows_of_each
 from flyball.pipeline.shares import END, EventTime, Share, ShareEnd, cut
 
 if TYPE_CHECKING:
@@ -59,6 +62,7 @@ _DEFAULTS = {
     "free_bytes": "40000000",
     "balance": "true",
     "values": "",
+    "sample": "",
 }
 _OPTIONS = {"url", "log", "columns", "event_time", *_DEFAULTS}
 _ENTRIES_AT_ONCE = 64
@@ -132,6 +136,13 @@ class LogStreamReader(DataSourceStreamReader):
         self._flow = FlowControl(_positive(given, "queue_bytes"), _positive(given, "free_bytes"), self._interval_s)
         self._balance = _flag(given, "balance")
         self._values = given["values"]
+        self._sample = [name.strip() for name in given["sample"].split(",") if name.strip()]
+        for name in self._sample:
+            if name not in self._columns.names:
+                raise InvalidValue(
+                    f"option sample of the source flyball names {name!r}, which is none of the columns "
+                    f"{', '.join(self._columns.names)}"
+                )
         self._open_readers: dict[str, LogReader] = {}
         self._admission: Admission | None = None
         self._looked_s = float("-inf")
@@ -210,23 +221,29 @@ class LogStreamReader(DataSourceStreamReader):
         began_s = time.monotonic()
         parser = parser_of(self._format, self._columns, self._event_time)
         seen = EventTime()
+        sample = EventSample(self._sample, rows_of_each(len(partition.share.members))) if self._sample else None
         with open_log_reader(self._url, self._log) as reader:
             for number, first, stop in partition.share.ranges:
                 for chunk in reader.read_bodies(number, first, stop):
                     rows = parser.parse(number, chunk.first_offset, chunk.bodies, chunk.offsets)
                     if partition.ends:
                         _look(rows, self._event_time, seen)
+                    if sample is not None:
+                        sample.see(rows)
                     yield rows
         if partition.ends:
             # The time in between is the lane's whole work: Spark takes a batch of rows when it is done with the
             # one before.
-            yield self._ends(partition, seen, time.monotonic() - began_s)
+            yield self._ends(partition, seen, sample, time.monotonic() - began_s)
 
-    def _ends(self, partition: LaneShare, seen: EventTime, seconds: float) -> pa.RecordBatch:
+    def _ends(
+        self, partition: LaneShare, seen: EventTime, sample: EventSample | None, seconds: float
+    ) -> pa.RecordBatch:
         import pyarrow as pa
 
+        own = _end_of(partition.share, seen, seconds)
         ends = [
-            _end_of(partition.share, seen, seconds),
+            own if sample is None else replace(own, sample=sample.rows(), sampled_events=sample.events),
             *(_end_of(share, EventTime(), 0.0) for share in partition.idle),
         ]
         rows = [{"_kind": END, "_body": end.to_json()} for end in ends]
@@ -265,7 +282,7 @@ class LogStreamReader(DataSourceStreamReader):
     def _last_values(self) -> dict[str, Any]:
         try:
             for body in last_bodies(self._reader(self._values), 1):
-                values: dict[str, Any] = json.loads(body)
+                values: dict[str, Any] = entry.header_of(body)["values"]
                 return values
         except NoSuchChannel:
             pass

@@ -33,14 +33,14 @@ class TierOneStep(Strict):
 
 def checked_condition(key: str, text: str, columns: Columns) -> str:
     try:
-        return condition(text, Scope(columns.types))
+        return condition(text, Scope(columns.types, columns.values))
     except InvalidValue as error:
         raise InvalidValue(f"{key}: {error}") from None
 
 
 def checked_value(key: str, text: str, columns: Columns) -> Typed:
     try:
-        return value(text, Scope(columns.types))
+        return value(text, Scope(columns.types, columns.values))
     except InvalidValue as error:
         raise InvalidValue(f"{key}: {error}") from None
 

@@ -47,7 +47,7 @@ class Call(TierOneStep):
         return text
 
     def output(self, columns: Columns) -> Columns:
-        return columns if self.gives is None else Columns.parse(self.gives)
+        return columns if self.gives is None else Columns.parse(self.gives).knowing(columns.values)
 
     def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
         after = self.output(columns)
