@@ -265,10 +265,10 @@ def test_a_rate_that_does_not_depend_on_the_window_is_explained_and_not_fought(m
             said, held = consumer.advice, consumer.window
             assert "the handlers are the limit; reachable is about " in said
             reachable = float(said.split("reachable is about ")[1].split("/s")[0])
-            assert 20 < reachable <= 200  # 10 ms each, one at a time (a window that grows hands over more)
+            assert 20 < reachable <= 105  # 10 ms each, one at a time
             before = len(consumer.receipts())
             await until(lambda: len(consumer.receipts()) >= before + 10)
-            assert consumer.window <= max(held * 1.5, 100.0)  # it rests, and does not run away to 2000
+            assert consumer.window <= held * 1.5  # it rests, but for a careful try
 
     asyncio.run(scenario())
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.consumer import reach
 from flyball.consumer.policy import (
     FIRST_WINDOW,
     WINDOW_LIMITS,
@@ -30,7 +30,6 @@ from flyball.consumer.policy import (
     parse_goal,
     regulator,
 )
-from flyball.consumer.reach import Reach
 from flyball.errors import InvalidValue
 from flyball.loops.policy import Observation, Policy, Receipt, decide, start
 from flyball.testing.controllers import check_controller
@@ -47,14 +46,22 @@ class Plant:
         return min(window / self.residence_s, self.capacity)
 
 
-def run(goal: Goal, plant: Plant, samples: int, at: dict[int, Plant] | None = None) -> list[Receipt]:
+def run(
+    goal: Goal,
+    plant: Plant,
+    samples: int,
+    at: dict[int, Plant] | None = None,
+    publishers: Callable[[int], float] = lambda _: math.inf,
+) -> list[Receipt]:
     law = regulator(goal)
     policy = Policy("test", law, limits=WINDOW_LIMITS, guard=guard_for(law), glide=False)
     state, aiming, window, receipts = start(policy, FIRST_WINDOW), AimState(), FIRST_WINDOW, []
     for k in range(1, samples + 1):
         plant = (at or {}).get(k, plant)
-        rate = plant.rate(window)
-        seen = Seen(float(k), 1.0, rate, window / rate, 1.0, 10_000.0, window / rate, window / rate)
+        could = plant.rate(window)
+        rate, residence_s = min(could, publishers(k)), window / could
+        used = 1.0 if rate == could else 0.0
+        seen = Seen(float(k), 1.0, rate, residence_s, used, 10_000.0 * used, residence_s, residence_s, rate)
         aiming, target = aim(goal, aiming, seen)
         state, receipt = decide(
             policy, state, Observation(float(k), target.setpoint, target.measurement, None, target.disturbances)
@@ -82,6 +89,27 @@ def test_a_handler_that_becomes_twice_as_slow_is_met_within_three_samples() -> N
 def test_a_moment_of_stalling_hardly_moves_the_window() -> None:
     receipts = run(Rate(400.0), Plant(0.017), 30, at={15: Plant(0.17), 16: Plant(0.017)})
     assert max(receipt.command for receipt in receipts[14:] if isinstance(receipt.command, float)) < 1.5 * 6.8
+
+
+def test_a_drought_leaves_the_window_where_the_goal_needs_it() -> None:
+    receipts = run(Rate(400.0), Plant(0.017), 40, publishers=lambda k: 120.0 if k < 20 else 600.0)
+    commands = [receipt.command for receipt in receipts[1:]]
+    assert commands == pytest.approx([6.8] * 39, rel=0.01)
+    assert "the queue had no more" in receipts[10].reason
+    assert receipts[20].measurement == pytest.approx(400.0, rel=0.01)  # the burst finds it there
+
+
+def test_a_window_that_is_too_wide_is_cut_even_where_messages_are_lacking() -> None:
+    """The residence time reads twice what it is, and publishers send less than the window would take."""
+    policy = Policy("test", Little(), limits=WINDOW_LIMITS, glide=False)
+    state, window = start(policy, 13.6), 13.6
+    for k in range(60):
+        rate = min(window / 0.017, 600.0)
+        disturbances = (math.nan, 0.034, 1.0 if rate < 600.0 else 0.0, math.nan, math.nan, rate, math.nan, rate)
+        state, receipt = decide(policy, state, Observation(float(k), 400.0, rate, None, disturbances))
+        assert isinstance(receipt.command, float)
+        window = receipt.command
+    assert rate == pytest.approx(400.0, rel=0.02)
 
 
 def test_a_goal_out_of_reach_says_what_is_reachable_and_rests() -> None:
@@ -125,13 +153,6 @@ def test_a_drain_aims_at_its_deadline() -> None:
 @pytest.mark.parametrize("law", [Little(), Knee(), Knee(p95_s=0.5)])
 def test_our_laws_keep_the_contract_of_controllers(law: Little | Knee) -> None:
     check_controller(law, disturbances=(1.0, 0.017, 1.0, 10.0, 10.0, 400.0, 0.02), first_move=math.inf)
-
-
-def test_a_spell_that_answers_is_no_limit() -> None:
-    state = Reach()
-    for window in (1.0, 2.0, 4.0, 8.0, 16.0):
-        state = reach.watch(state, 10_000.0, 50.0 * window, window, 0.02, full=True)
-    assert state.reachable is None
 
 
 @pytest.mark.parametrize("text", ["", "rate=", "rate=fast", "rate=0", "latency=-1", "drain", "drain-by=nan"])

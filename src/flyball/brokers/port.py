@@ -168,6 +168,10 @@ class Receiver(Protocol):
         """Places of the window that are taken: what is in flight and, where that counts, on its way back."""
 
     @property
+    def parked(self) -> int:
+        """Messages that the broker sent beyond the window; they wait here, untouched."""
+
+    @property
     def round_trip_s(self) -> float:
         """How long a place stays taken after its message was settled; 0 where the round trip does not count."""
 

@@ -12,7 +12,7 @@ processed, a crash repeats no work. Parked messages are lost to other consumers,
 
 A new consumer must not disturb the order: large messages on their way while a consumer is cancelled are refused
 by the client library and come back late. Acknowledgements are therefore held back until the old consumer has used
-up its prefetch (then nothing can be on its way), the consumer is exchanged, and then they are sent.
+up its prefetch (then nothing can be on its way) and is cancelled; then they are sent, and the new one begins.
 """
 
 from __future__ import annotations
@@ -73,12 +73,14 @@ def snug_prefetch(window: int, current: int, peak: int) -> int:
 
     `peak` is the widest window of the last second: a window that goes up and down does not end consumers.
 
+    One more than the window, at least: what is parked shows that the broker has more. A window of 1 parks nothing.
+
     >>> snug_prefetch(7, current=0, peak=7), snug_prefetch(9, current=11, peak=9)
     (11, 11)
-    >>> snug_prefetch(12, current=11, peak=12), snug_prefetch(4, current=19, peak=4)
-    (19, 6)
+    >>> snug_prefetch(11, current=11, peak=11), snug_prefetch(4, current=19, peak=4), snug_prefetch(1, 1, 1)
+    (17, 6, 1)
     """
-    if window <= current <= max(2 * peak, 2):
+    if (window < current or window == current == 1) and current <= max(2 * peak, 2):
         return current
     return min(window + window * 3 // 5, _MOST)
 
@@ -116,6 +118,9 @@ class RabbitReceiver(BaseReceiver):
         self._taken_s = time.monotonic()
         self._failure: FlyballError | None = None
         self._trip: RoundTrip | None = None  # where the round trip counts
+        self._counted_tag = 0  # where it counts: the last delivery that was taken into account
+        self._uncounted_s: float | None = 0.0  # … and when the first came that was not yet; None: there is none
+        self._answer_s: float | None = None  # how long the broker took to answer a question, lately
         self._peak = window  # widest window of the last second
         self._change: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -129,6 +134,7 @@ class RabbitReceiver(BaseReceiver):
         out = len(self._out)
         if self._trip is None:
             return out
+        self._count_arrivals(self._trip)
         held = 0 if self._held is None else len(self._held)
         most = max(0, self._prefetch - out - len(self._parked) - held)
         return out + self._trip.open(time.monotonic(), most)
@@ -138,9 +144,20 @@ class RabbitReceiver(BaseReceiver):
         return 0.0 if self._trip is None else self._trip.mean_s or 0.0
 
     def count_round_trip(self) -> bool:
-        self._trip = self._trip or RoundTrip()
+        if self._trip is None:
+            self._trip = RoundTrip()
+            if self._answer_s is not None:
+                self._trip.asked(self._answer_s)
+            self._counted_tag, self._uncounted_s = self._last_tag, None
         self._poll_s = SLACK_S  # nobody tells when an answer has not come
         return True
+
+    def _count_arrivals(self, trip: RoundTrip) -> None:
+        """Deliveries are numbered, so they need not be counted one by one: at full speed that would show."""
+        if self._uncounted_s is not None:
+            count, self._counted_tag = self._last_tag - self._counted_tag, self._last_tag
+            trip.arrived(count, self._uncounted_s, more=len(self._parked) > count)
+            self._uncounted_s = None
 
     async def open(self) -> None:
         await self._connect()
@@ -206,6 +223,7 @@ class RabbitReceiver(BaseReceiver):
             before.tag if before is not None else _NO_TAG,
         )
         if self._trip is not None:
+            self._count_arrivals(self._trip)
             self._trip.settled(len(tags), time.monotonic())
         with suppress(AMQPError):
             older = [tag for tag in tags if tag < oldest_open]
@@ -264,9 +282,9 @@ class RabbitReceiver(BaseReceiver):
         if properties.app_id != APP_ID and self._finished is not None:
             self._foreign.add(tag)
         channel = routing_key if self._pattern else self.queue
-        if self._trip is not None:
-            self._trip.arrived(time.monotonic(), lacking=not self._parked and self.occupied < self._window)
-            self._arrived()
+        if self._uncounted_s is None:
+            self._uncounted_s = time.monotonic()
+            self._arrived()  # it answers an acknowledgement, so a place may have become free
         elif not self._parked:
             self._arrived()
         if not redelivered:
@@ -334,19 +352,31 @@ class RabbitReceiver(BaseReceiver):
             prefetch = self._wanted_prefetch()
             if prefetch == 0 or (self._consumer and prefetch == self._prefetch):
                 return
-            self._held = []
+            await self._set_prefetch(channel, prefetch)  # while the old consumer still goes on
+            old, self._held = self._consumer, []
             try:
-                if self._consumer:
+                if old:
                     await self._quiet()
-                    await self._cancel(channel)
-                await channel.call(channel.raw.basic_qos, prefetch_count=prefetch)
-                self._prefetch = prefetch
-                self._consumer = f"flyball-{id(self):x}-{self._last_tag}"
-                await channel.call(
-                    channel.raw.basic_consume, self.queue, self._delivered, consumer_tag=self._consumer
-                )
+                    channel.raw.basic_cancel(old)  # not waited for: the broker takes what comes after it in order
             finally:
                 self._flush_held()
+            self._prefetch = prefetch
+            self._consumer = f"flyball-{id(self):x}-{self._last_tag}"
+            await channel.call(channel.raw.basic_consume, self.queue, self._delivered, consumer_tag=self._consumer)
+            channel.raw._cancelled.discard(old)  # else the library remembers it for as long as the channel lives
+
+    async def _set_prefetch(self, channel: OpenChannel, prefetch: int) -> None:
+        """For consumers that begin later; the broker answers, as fast as it answers acknowledgements."""
+        asked_s = time.monotonic()
+        await channel.call(channel.raw.basic_qos, prefetch_count=prefetch)
+        self._answer_s = time.monotonic() - asked_s
+
+    async def _time_an_answer(self) -> None:
+        channel = self._channel
+        if channel is not None and self._trip is not None and self._prefetch:
+            await self._set_prefetch(channel, self._prefetch)
+            assert self._answer_s is not None
+            self._trip.asked(self._answer_s)
 
     async def _quiet(self) -> None:
         """Wait until nothing can be on its way: everything the old consumer may hold has come."""
@@ -373,11 +403,16 @@ class RabbitReceiver(BaseReceiver):
             if self._consumer:
                 self._fit()
             self._peak = self._window
-            if not self._parked or not self._consumer or time.monotonic() - self._taken_s < _IDLE_S:
-                continue
-            if self._window > 0 and len(self._out) >= self._window and not await self._others_starve():
-                continue  # busy, not idle, and nobody else could do it now
-            self._start_change(self._let_go)
+            if await self._should_let_go():
+                self._start_change(self._let_go)
+            elif self._trip is not None:
+                self._start_change(self._time_an_answer)
+
+    async def _should_let_go(self) -> bool:
+        if not self._parked or not self._consumer or time.monotonic() - self._taken_s < _IDLE_S:
+            return False
+        busy = self._window > 0 and len(self._out) >= self._window
+        return not busy or await self._others_starve()
 
     async def _others_starve(self) -> bool:
         try:
@@ -424,6 +459,7 @@ class RabbitReceiver(BaseReceiver):
         self._channel, self._consumer, self._prefetch, self._held = None, "", 0, None
         if self._trip is not None:
             self._trip.forget()
+            self._counted_tag, self._uncounted_s = self._last_tag, None
         self._parked.clear()
         self._foreign.clear()
         self._forget()

@@ -63,6 +63,11 @@ class BaseReceiver(ABC):
         return len(self._out)
 
     @property
+    def parked(self) -> int:
+        """Messages that the broker sent beyond the window; they wait here, untouched."""
+        return 0
+
+    @property
     def round_trip_s(self) -> float:
         return 0.0
 

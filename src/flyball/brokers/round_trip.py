@@ -8,17 +8,28 @@ messages that were settled since, and more than the window would be under way fr
 
 >>> trip = RoundTrip()
 >>> trip.settled(2, now_s=1.0)
->>> trip.arrived(now_s=1.02)
+>>> trip.arrived(1, now_s=1.02, more=True)
 >>> trip.open(now_s=1.03), round(trip.mean_s, 3)
 (1, 0.02)
 >>> trip.open(now_s=1.1)  # the queue has no more, or the answer is late
 0
 >>> trip.settled(1, now_s=1.1)
->>> trip.arrived(now_s=1.11)  # it was late
+>>> trip.arrived(1, now_s=1.11, more=True)  # it was late
 >>> trip.open(now_s=1.11)
 1
 >>> trip.open(now_s=1.11, most=0)
 0
+
+While publishers send less than the window could take, what an acknowledgement waits for is the next message, not
+the broker. So the mean grows only while the broker has more than it may send, as far as can be seen from here, and
+never beyond what the broker takes to answer a question:
+
+>>> trip = RoundTrip()
+>>> trip.asked(0.013)
+>>> trip.settled(1, now_s=1.0)
+>>> trip.arrived(1, now_s=1.2, more=False)
+>>> trip.mean_s
+0.013
 """
 
 from __future__ import annotations
@@ -27,35 +38,74 @@ from collections import deque
 
 _UNKNOWN_S = 0.25  # how long the first answer is waited for
 _NEW = 0.05  # share of a new one: the mean of about the last twenty
+_ASKED = 0.5  # share of a question's answer where nothing else was learned
+_LONGER, _LONGER_S = 1.1, 0.0005  # by how much an acknowledgement's answer may take longer than a question's
 _REMEMBERED_S = 1.0
 SLACK_S = 0.005
+
+
+class _Waiting:
+    """Settled messages without an answer, in batches of one time each, oldest first."""
+
+    __slots__ = ("batches", "count")
+
+    def __init__(self) -> None:
+        self.batches: deque[tuple[float, int]] = deque()  # when, and how many
+        self.count = 0
+
+    def add(self, since_s: float, count: int) -> None:
+        self.batches.append((since_s, count))
+        self.count += count
+
+    def take(self, most: int) -> tuple[float, int]:
+        """Up to `most` of the oldest batch: since when, and how many."""
+        since_s, count = self.batches.popleft()
+        if count > most:
+            self.batches.appendleft((since_s, count - most))
+            count = most
+        self.count -= count
+        return since_s, count
 
 
 class RoundTrip:
     """Settled messages that the broker may still replace, and how long that takes."""
 
-    __slots__ = ("_late", "_settled_s", "mean_s")
+    __slots__ = ("_late", "_learned", "_longest_s", "_young", "mean_s")
 
     def __init__(self) -> None:
-        self._settled_s: deque[float] = deque()
-        self._late = 0  # how many, from the left, are not waited for any more
+        self._young, self._late = _Waiting(), _Waiting()
+        self._learned = False  # from deliveries, since a question was last answered
+        self._longest_s: float | None = None
         self.mean_s: float | None = None
 
     def settled(self, count: int, now_s: float) -> None:
-        self._settled_s.extend([now_s] * count)
+        if count:
+            self._young.add(now_s, count)
 
-    def arrived(self, now_s: float, *, lacking: bool = False) -> None:
-        """A message came; `lacking`: one was waited for, so a publisher's pause may be what took so long."""
-        if not self._settled_s:
-            return
-        took_s = now_s - self._settled_s.popleft()
-        self._late = max(0, self._late - 1)
-        if lacking and (self.mean_s is None or took_s > self.mean_s):
-            return
+    def arrived(self, count: int, now_s: float, *, more: bool) -> None:
+        """So many messages came; `more`: the broker has more than it may send, so it answered at once."""
+        while count and (waiting := self._late if self._late.count else self._young).count:
+            since_s, answered = waiting.take(count)
+            count -= answered
+            took_s = max(0.0, now_s - since_s)
+            if self.mean_s is None:
+                self.mean_s = took_s
+            elif more or took_s < self.mean_s:  # one stall is not a new round trip; many long ones in a row are
+                share = 1.0 - (1.0 - _NEW) ** answered
+                self.mean_s += share * (min(took_s, self._patience_s) - self.mean_s)
+                self._learned = True
+                if self._longest_s is not None:
+                    self.mean_s = min(self.mean_s, self._longest_s)
+
+    def asked(self, took_s: float) -> None:
+        """The broker answered a question after so long; asked once a second, say."""
+        self._longest_s = _LONGER * took_s + _LONGER_S
         if self.mean_s is None:
             self.mean_s = took_s
-        else:  # one stall is not a new round trip; many long ones in a row are
-            self.mean_s += _NEW * (min(took_s, self._patience_s) - self.mean_s)
+        elif not self._learned:  # the queue is empty, or the round trip is far from what it was
+            self.mean_s += _ASKED * (took_s - self.mean_s)
+        self.mean_s = min(self.mean_s, self._longest_s)
+        self._learned = False
 
     @property
     def _patience_s(self) -> float:
@@ -67,17 +117,15 @@ class RoundTrip:
         `most` is how many there can be, by what the broker may send in all; of the oldest, those beyond it will
         never be answered (their consumer has ended), and must not stand for younger ones.
         """
-        settled_s, late_s, gone_s = self._settled_s, now_s - self._patience_s, now_s - _REMEMBERED_S
-        while settled_s and settled_s[0] < gone_s:
-            settled_s.popleft()
-            self._late = max(0, self._late - 1)
-        while self._late < len(settled_s) and settled_s[self._late] < late_s:
-            self._late += 1
-        while most is not None and len(settled_s) > most:
-            settled_s.popleft()
-            self._late = max(0, self._late - 1)
-        return len(settled_s) - self._late
+        young, late = self._young, self._late
+        late_s, gone_s = now_s - self._patience_s, now_s - _REMEMBERED_S
+        while young.count and young.batches[0][0] < late_s:
+            late.add(*young.take(young.count))
+        while late.count and late.batches[0][0] < gone_s:
+            late.take(late.count)
+        while most is not None and (beyond := late.count + young.count - most) > 0:
+            (late if late.count else young).take(beyond)
+        return young.count
 
     def forget(self) -> None:
-        self._settled_s.clear()
-        self._late = 0
+        self._young, self._late = _Waiting(), _Waiting()

@@ -5,9 +5,9 @@ waited and were handled within so many seconds); a drain (whatever waits is gone
 the goal is not itself a number that a loop can follow, `aim` computes that number from what was seen: the drain
 becomes the rate
 
-    target = publish rate + depth / time left,     publish rate = handled rate + growth of the depth
+    target = publish rate + depth / time left
 
-which is a feed-forward from the queue's depth and from its publishers.
+which is a feed-forward from the queue's depth and from its publishers (`published_per_s`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flyball.control.filters import ewma
 from flyball.errors import InvalidValue
 
 # Places of the measured disturbances in `Sample.disturbances`, for feed-forward and scheduling (NaN: unknown).
-LITTLE, RESIDENCE_S, USED, DEPTH, PUBLISH_PER_S, RATE_PER_S, HANDLING_P95_S = range(7)
+LITTLE, RESIDENCE_S, USED, DEPTH, PUBLISH_PER_S, RATE_PER_S, HANDLING_P95_S, DONE_PER_S = range(8)
 
 _KEEP_PUBLISH = 0.5  # part of the old estimate of the publish rate that stays: depth is read once a second
 _KEEP_UP = 1.2  # with nothing waiting, a drain goal follows the publishers with this much to spare
@@ -120,9 +120,11 @@ def parse_goal(text: str | Goal) -> Goal:
 class Seen:
     """What was seen of one sample. None: nothing could be seen of it.
 
-    `rate_per_s` counts messages handed to handlers. `residence_s` is how long a message occupies a place of the
-    window, `handling_p95_s` how long 95 % of the handlers took at most, `latency_p95_s` wait and handling
-    together. `used` is the share of the time in which the window was full: below it, the queue had no more.
+    `rate_per_s` counts messages handed to handlers, `done_per_s` those that were finished. `residence_s` is how
+    long a message occupies a place of the window, `handling_p95_s` how long 95 % of the handlers took at most,
+    `latency_p95_s` wait and handling together. `used` is the share of the time in which the window was full:
+    below it, the queue had no more. `publish_per_s` is what publishers sent between the last two looks at the
+    queue, None where there was no new look.
     """
 
     time_s: float
@@ -133,12 +135,33 @@ class Seen:
     depth: float | None = None
     latency_p95_s: float | None = None
     handling_p95_s: float | None = None
+    done_per_s: float | None = None
+    publish_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How many waited at a moment, and how many had been handed to handlers by then."""
+
+    time_s: float
+    depth: float
+    handed: int
+
+
+def published_per_s(before: Look, now: Look) -> float | None:
+    """The publishers' rate between two looks at the queue: what was handed over, and what waits more than before.
+
+    >>> published_per_s(Look(0.0, depth=6000.0, handed=0), Look(2.0, depth=5900.0, handed=200))
+    50.0
+    """
+    if now.time_s <= before.time_s:
+        return None
+    return max(0.0, now.handed - before.handed + now.depth - before.depth) / (now.time_s - before.time_s)
 
 
 @dataclass(frozen=True, slots=True)
 class AimState:
     publish_per_s: float | None = None
-    depth: float | None = None
     deadline_s: float | None = None
 
 
@@ -157,14 +180,13 @@ def aim(goal: Goal, state: AimState, seen: Seen) -> tuple[AimState, Target]:
     >>> state, target = aim(DrainBy(60.0), AimState(), Seen(0.0, 1.0, rate_per_s=100.0, depth=6000.0))
     >>> target.setpoint  # nothing is known of the publishers yet: 6000 in 60 s
     100.0
-    >>> state, target = aim(DrainBy(60.0), state, Seen(1.0, 1.0, rate_per_s=100.0, depth=5950.0))
-    >>> round(target.setpoint, 1), state.publish_per_s  # 50/s are published; 5950 in 59 s
-    (150.8, 50.0)
+    >>> state, target = aim(DrainBy(60.0), state, Seen(1.0, 1.0, 100.0, depth=5950.0, publish_per_s=50.0))
+    >>> round(target.setpoint, 1)  # 50/s are published; 5950 in 59 s
+    150.8
     """
     publish = state.publish_per_s
-    if seen.depth is not None and state.depth is not None and seen.rate_per_s is not None and seen.dt_s > 0:
-        fresh = max(0.0, seen.rate_per_s + (seen.depth - state.depth) / seen.dt_s)
-        publish = ewma(publish, fresh, _KEEP_PUBLISH)
+    if seen.publish_per_s is not None:
+        publish = ewma(publish, seen.publish_per_s, _KEEP_PUBLISH)
     deadline = state.deadline_s
     setpoint, measurement = 0.0, seen.rate_per_s
     if isinstance(goal, Rate):
@@ -192,10 +214,10 @@ def aim(goal: Goal, state: AimState, seen: Seen) -> tuple[AimState, Target]:
             publish,
             seen.rate_per_s,
             seen.handling_p95_s,
+            seen.done_per_s,
         )
     )
-    after = AimState(publish, seen.depth if seen.depth is not None else state.depth, deadline)
-    return after, Target(setpoint, measurement, disturbances)
+    return AimState(publish, deadline), Target(setpoint, measurement, disturbances)
 
 
 def _positive(name: str, value: float, unit: str) -> None:

@@ -13,7 +13,8 @@ m(k)  the trim, near 1: what Little's law misses (gaps between messages, roundin
       the real one, for R(k) carries that gain. So one certificate holds for every plant: see `default_trim`.
 
 The trim learns only from samples that say something about it: not while messages are lacking (the window was not
-full), not within three samples of a new goal or a jump of R, whose effect the metric may show late.
+full; unless the rate is above the goal all the same), not within three samples of a new goal or a jump of R, whose
+effect the metric may show late.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyball.consumer import reach
-from flyball.consumer.goals import RESIDENCE_S, USED
+from flyball.consumer.goals import DONE_PER_S, RESIDENCE_S, USED
 from flyball.consumer.reach import Reach
 from flyball.control.controllers.common import (
     OVERFLOW,
@@ -126,21 +127,25 @@ class Little:
         changed = jumped or goal != state.setpoint
         calm = 0 if changed else state.calm + 1
         trim, factor, action = state.trim, state.factor, None
-        if calm >= _UNSETTLED and full:
+        if calm >= _UNSETTLED and (full or rate > goal):
             ratio = clamp(rate / goal, 1.0 - _MOST_ERROR, 1.0 + _MOST_ERROR)
             trim, action = self.inner.step(
                 trim, Sample(sample.time, sample.dt, 1.0, ratio, factor, sample.disturbances)
             )
             if action.command is not None:
                 factor = clamp(as_scalar(action.command), *_TRIM)
-        seen = reach.watch(state.reach, goal, rate, in_force, state.residence_s, full)
+        done = disturbance(
+            sample, DONE_PER_S
+        )  # what is handed over rises with the window, what is finished may not
+        finished = rate if done is None else min(rate, done)
+        seen = reach.watch(state.reach, goal, finished, in_force, state.residence_s, full)
         by_law = goal * state.residence_s
         command = by_law * factor
         if not math.isfinite(command):
             return state, hold(OVERFLOW)
         parts, reason, saturated = {"ff": by_law, "trim": by_law * (factor - 1.0)}, "", 0
         if seen.limit is not None and seen.limit < command:
-            command, saturated, reason = seen.limit, 1, reach.explain(seen, goal)
+            command, saturated, reason = seen.limit, int(seen.held is not None), reach.explain(seen, goal)
         elif not full:
             reason = (
                 f"the queue had no more: the window was full for {0.0 if used is None else used:.0%} of the time"
@@ -154,8 +159,6 @@ class Little:
         connections warm up single messages take long, and window / rate cannot be less than what they take."""
         fresh_s, rate, used = disturbance(sample, RESIDENCE_S), sample.measurement, disturbance(sample, USED)
         full = used is None or used >= FULL
-        if not full and fresh_s is not None and state.residence_s is not None:
-            return min(fresh_s, state.residence_s)  # while messages are lacking, places wait for publishers
         if (
             fresh_s is None
             or state.residence_s is not None

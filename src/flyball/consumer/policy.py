@@ -31,6 +31,7 @@ from typing import Any, TypeAlias
 from flyball.consumer.fed import Fed
 from flyball.consumer.goals import (
     DEPTH,
+    DONE_PER_S,
     HANDLING_P95_S,
     LITTLE,
     PUBLISH_PER_S,
@@ -42,11 +43,13 @@ from flyball.consumer.goals import (
     DrainBy,
     Goal,
     Latency,
+    Look,
     Rate,
     Seen,
     Target,
     aim,
     parse_goal,
+    published_per_s,
 )
 from flyball.consumer.knee import Knee
 from flyball.consumer.little import Little, default_trim
@@ -60,6 +63,7 @@ from flyball.errors import InvalidValue
 __all__ = [
     "DEPTH",
     "DITHER_S",
+    "DONE_PER_S",
     "FIRST_WINDOW",
     "HANDLING_P95_S",
     "LITTLE",
@@ -77,6 +81,7 @@ __all__ = [
     "Knee",
     "Latency",
     "Little",
+    "Look",
     "Rate",
     "Regulator",
     "RetryPolicy",
@@ -91,6 +96,7 @@ __all__ = [
     "guard_for",
     "may_return",
     "parse_goal",
+    "published_per_s",
     "regulator",
 ]
 

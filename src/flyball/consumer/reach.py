@@ -3,10 +3,11 @@
 A regulator that follows Little's law must not be left alone with a goal beyond the handlers' capacity: messages
 then queue inside the window, the residence time grows with it, and goal × residence asks for ever more. So while
 the rate is short of the goal although the window is full, the spell is watched: when the window has grown by half
-since its beginning and the rate by less than a quarter of that, widening is no cure. The window then goes back to
-what the rate seen needs (rate × the shortest residence of the spell, and a quarter more) and stays there. After a
-while, later each time, half as much again is tried for three samples; the goal is believed in again when the rate
-answers to that, when it rises by itself, or when the goal changes.
+since its beginning and the rate by less than a quarter of that, it grows no further; and when the rate has not
+answered after four samples, widening is no cure. The window then goes back to what the rate seen needs (rate × the
+shortest residence of the spell, and a quarter more) and stays there; a rate that rises all the same takes it
+along. After a while, later each time, half as much again is tried for three samples. The goal is believed in again
+when it is nearly reached, or when it changes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _GROWN = 1.5  # growth of the window after which the rate must have answered
 _ANSWER = 0.25  # part of the window's growth that the rate must show
 _LEAST_SAMPLES = 4  # under the wider window: a metric may be two samples late
 _SPARE = 1.25
+_MORE = 1.1  # growth of the rate beyond what was thought to be reachable
 _FIRST_WAIT, _LONGEST_WAIT = 30, 600
 _TRIAL, _WIDER = 3, 1.5  # samples of a new try, and how much wider its window is
 
@@ -37,11 +39,14 @@ class Reach:
     next_wait: int = _FIRST_WAIT
     trial: int = 0
     wide: int = 0
+    widest: float = 0.0
 
     @property
     def limit(self) -> float | None:
         """The widest window that makes sense at the moment; None: any."""
-        return None if self.held is None else self.held * (_WIDER if self.trial else 1.0)
+        if self.held is None:
+            return self.widest if self.wide else None
+        return self.held * (_WIDER if self.trial else 1.0)
 
     @property
     def reachable(self) -> float | None:
@@ -52,10 +57,14 @@ class Reach:
 def watch(state: Reach, goal: float, rate: float, window: float, residence_s: float, full: bool) -> Reach:
     """The state after a sample in which `window` gave `rate`; `full`: the window was used up all the time."""
     if state.held is not None:
-        if goal != state.goal or rate > 1.1 * state.best:
+        if goal != state.goal:
             return Reach(next_wait=state.next_wait)
         if rate >= SHORT * goal:
             return Reach()
+        if rate > _MORE * state.best:  # a quarter of the window is to spare: it shows when there is more
+            shortest_s = min(state.residence_s, residence_s)
+            held = max(state.held, rate * shortest_s * _SPARE)
+            return replace(state, best=rate, residence_s=shortest_s, held=held)
         if state.trial:
             if state.trial > 1:
                 return replace(state, trial=state.trial - 1)
@@ -83,14 +92,15 @@ def watch(state: Reach, goal: float, rate: float, window: float, residence_s: fl
     if answered >= _ANSWER * grown:  # it answers: watch on from here
         return replace(seen, samples=1, window=window, rate=rate, best=rate, wide=0)
     if seen.wide + 1 < _LEAST_SAMPLES:
-        return replace(seen, wide=seen.wide + 1)
+        return replace(seen, wide=seen.wide + 1, widest=seen.widest if seen.wide else window)
     held = seen.best * seen.residence_s * _SPARE
     return replace(seen, held=min(held, window), wait=seen.next_wait)
 
 
 def explain(state: Reach, goal: float) -> str:
     """The words for a user."""
-    assert state.held is not None
+    if state.held is None:
+        return f"the rate has not answered to the wider window yet: it stays at {state.widest:.3g} for a moment"
     return (
         f"the goal of {goal:.4g}/s is out of reach: a wider window no longer brings more, the handlers are the "
         f"limit; reachable is about {state.best:.4g}/s, which a window of {state.held:.3g} gives"

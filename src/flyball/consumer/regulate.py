@@ -129,7 +129,7 @@ class RegulatedChannel:
         return out + self._trip.open(time.monotonic(), most)
 
     def _delivered(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
-        self._trip.arrived(time.monotonic())
+        self._trip.arrived(1, time.monotonic(), more=bool(self._parked))
         self._parked.append((method, properties, body))
         self._release()
 

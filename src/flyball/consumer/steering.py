@@ -79,10 +79,10 @@ class Steering:
         self.sensing = Sensing()
         self.seen: Seen | None = None
         self.depth: float | None = None
+        self._beyond: float | None = None  # of these, how many only a wider window could bring
         self.asking_since_s: float | None = None
         self._dithering, self._aiming = DitherState(), AimState()
         self._target: Target | None = None
-        self._trip_s = 0.0
         self.loop: Loop | None = None
         self.runner: Runner | None = None
         if goal is not None:
@@ -115,7 +115,7 @@ class Steering:
         if type(new) is not type(self._goal) or isinstance(new, Capacity | Latency):
             law = regulator(new, self._wanted_controller)
             self.loop.controller = law
-            self._aiming = AimState(self._aiming.publish_per_s, self._aiming.depth)
+            self._aiming = AimState(self._aiming.publish_per_s)
         self._goal = new
 
     async def pace(self) -> None:
@@ -135,7 +135,7 @@ class Steering:
     # --- sensor and actuator of the loop ------------------------------------------------------------------------
 
     def _sense(self) -> float | None:
-        seen = self.sensing.sample(time.monotonic(), self.depth)
+        seen = self.sensing.sample(time.monotonic(), self.depth, self._beyond)
         if seen is None or self._goal is None or self.loop is None:
             return None
         if self._metric is not None and seen.rate_per_s is not None:
@@ -162,10 +162,7 @@ class Steering:
                 and time.monotonic() - since_s > _LACKING_S
                 and receiver.occupied < receiver.window
             )
-            if self.depth is None or self.depth >= 1.0:
-                # an empty queue answers when a publisher sends, not before
-                self._trip_s = receiver.round_trip_s
-            self.sensing.tick(full=not lacking, round_trip_s=self._trip_s)
+            self.sensing.tick(full=not lacking, round_trip_s=receiver.round_trip_s)
             if self.loop is not None and self.loop.mode == "on":
                 wanted = max(self.wanted, WINDOW_LIMITS[0])
                 if self._bucket is not None:
@@ -183,6 +180,8 @@ class Steering:
                 depth = await broker.depth(place.name, place.group)
                 ours = receiver.in_flight if place.group is not None else 0
                 self.depth = float(max(0, depth - ours))
+                self._beyond = max(0.0, self.depth - receiver.parked)
+                self.sensing.looked(time.monotonic(), self.depth)
             except BrokerError:
-                self.depth = None
+                self.depth = self._beyond = None
             await asyncio.sleep(0.9 * self.loop.period_s)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from flyball.control.models import Array
@@ -63,13 +61,3 @@ def nrmse(rate: Array, goal: Array) -> float:
 def moves(command: Array) -> float:
     """Σ|Δu|: how much the knob was moved."""
     return float(np.abs(np.diff(command)).sum())
-
-
-def median_and_range(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, smallest and largest: the interval of a few runs.
-
-    >>> median_and_range([3.0, 1.0, 2.0])
-    (2.0, 1.0, 3.0)
-    """
-    ordered = sorted(values)
-    return float(np.median(ordered)), ordered[0], ordered[-1]

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flyball.consumer.policy import Seen
+from flyball.consumer.policy import Look, Seen, published_per_s
 from flyball.control.models import Array
 from flyball.errors import InvalidValue, require
 from flyball.twin.workload import Workload
@@ -108,6 +108,8 @@ class RunningConsumer:
         self._tick_means_s: list[float] = []
         self._handlings: list[float] = []
         self._latencies: list[float] = []
+        self._handed = self._done = 0
+        self._looked: Look | None = None
         self.most_occupied = 0
 
     @property
@@ -131,16 +133,22 @@ class RunningConsumer:
         while self._begins_s and self._begins_s[0] <= now:
             self._begins_s.popleft()
             handed += 1
+        self._handed += handed
+        depth = self._queue.depth(now)
+        before, self._looked = self._looked, None if depth is None else Look(now, depth, self._handed)
         seen = Seen(
             time_s=now,
             dt_s=dt,
             rate_per_s=handed / dt if dt > 0 else None,
             residence_s=float(np.median(self._tick_means_s)) if self._tick_means_s else None,
             used=self._full_s / dt if dt > 0 else 0.0,
-            depth=self._queue.depth(now),
+            depth=depth,
             latency_p95_s=float(np.quantile(self._latencies, 0.95)) if self._latencies else None,
             handling_p95_s=float(np.quantile(self._handlings, 0.95)) if self._handlings else None,
+            done_per_s=self._done / dt if dt > 0 else None,
+            publish_per_s=published_per_s(before, self._looked) if before and self._looked else None,
         )
+        self._done = 0
         self._since_s, self._full_s = now, 0.0
         self._tick_means_s, self._handlings, self._latencies = [], [], []
         return seen
@@ -178,6 +186,7 @@ class RunningConsumer:
     def _freed(self, taken_s: float, ended_s: float, published_s: float) -> None:
         self._account()
         self._occupied -= 1
+        self._done += 1
         self._residences.append(float(self._environment.now) - taken_s)
         self._handlings.append(ended_s - taken_s)
         self._latencies.append(ended_s - published_s)

@@ -84,6 +84,9 @@ class SelfTuning:
     forgetting: float = field(default=0.98, metadata={"help": "λ of least squares: memory of 1/(1−λ) samples"})
     every: int = field(default=20, metadata={"help": "learnt samples between two designs"})
     probe: float = field(default=0.0, metadata={"help": "amplitude of the probing signal on the command; 0: none"})
+    offset: bool = field(
+        default=True, metadata={"help": "whether the model has a constant c; not where no command is no output"}
+    )
 
     def __post_init__(self) -> None:
         check_finite(self, "kp", "ki")
@@ -96,7 +99,7 @@ class SelfTuning:
 
     @property
     def _rls(self) -> Rls:
-        return _estimator(self.delay, self.forgetting)
+        return _estimator(self.delay, self.forgetting, self.offset)
 
     def initial(self, command: Value) -> SelfTuningState:
         start = as_scalar(command)
@@ -178,8 +181,8 @@ def _seen_by_pi(sample: Sample, applied: float) -> Sample:
 
 
 @functools.cache
-def _estimator(delay: int, forgetting: float) -> Rls:
-    return Rls(delay=delay, forgetting=forgetting)
+def _estimator(delay: int, forgetting: float, offset: bool) -> Rls:
+    return Rls(delay=delay, forgetting=forgetting, offset=offset)
 
 
 @functools.cache
