@@ -26,6 +26,7 @@ from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.brokers.port import NoSuchChannel
 from flyball.errors import FlyballError, require
 from flyball.pipeline import entry, policy
+from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.holding import Holding, Key
 from flyball.pipeline.ledger import Totals
 from flyball.pipeline.policy import LaneProgress, Merge
@@ -60,6 +61,18 @@ class CombinerSettings:
     timeout_s: float
     hold_bytes: int
     end_mark_s: float
+
+    @classmethod
+    def of(cls, config: PipelineConfig) -> CombinerSettings:
+        return cls(
+            results=config.results,
+            late=config.late,
+            event_time=config.event_time,
+            watermark_s=config.watermark_s,
+            timeout_s=config.lanes.timeout_s,
+            hold_bytes=config.lanes.hold_bytes,
+            end_mark_s=config.longest_window_s,
+        )
 
 
 @dataclass(slots=True)
@@ -193,6 +206,7 @@ class Combiner:
             self._tell_cursor()
             return False
         self._let_go()
+        self._tell_cursor()
         return True
 
     def _fetch(self) -> None:
@@ -279,7 +293,6 @@ class Combiner:
         self._sinks.append(self._settings.results, _PRODUCER, self._number, [body])
         self._copy_late(entry.Entry(header, rows))
         self._number += 1
-        self._tell_cursor()
 
     def _copy_late(self, written: entry.Entry) -> None:
         rows = entry.late(written)
@@ -289,7 +302,7 @@ class Combiner:
             self._sinks.append(self._settings.late, _PRODUCER, written.header["number"], bodies)
 
     def _tell_cursor(self) -> None:
-        """Say how much of each queue has been taken: its lane's admission goes by it."""
+        """Say how much of each queue has been taken, and what may go of it has gone: admission goes by it."""
         taken = {lane: cursor.taken_bytes for lane, cursor in self._cursors.items()}
         if taken != self._told:
             self._sinks.tell(cursor_name(self._settings.results), cursor_body(taken))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flyball.control.filters import ewma
 from flyball.pipeline import policy
-from flyball.pipeline.policy import Balancer, BalanceState, FlowControl, FlowState, Pace
+from flyball.pipeline.policy import Balancer, BalanceState, BatchTimes, FlowControl, FlowState, Pace
 from flyball.pipeline.queues import Level, QueueLevels
 
 _LEAST_BATCH = 1_000
@@ -54,6 +54,9 @@ class Admission:
         self._service_s: dict[int, float] = {}
         self._seen_events: dict[int, int] = {}
         self._batch: tuple[float, int] | None = None
+        self._times = BatchTimes()
+        self.cycle: tuple[int, float] | None = None
+        """events and seconds of the last batch that had any, from its planning to its end"""
 
     def decide(self, now_s: float, backlog: int) -> Admitted:
         """Called when a batch could begin, that is when the one before it is complete."""
@@ -78,8 +81,11 @@ class Admission:
     def _batch_done(self, now_s: float) -> None:
         if self._batch is not None:
             began_s, events = self._batch
-            self._pace = self._pace.after(events, now_s - began_s)
             self._batch = None
+            if events > 0:
+                self.cycle = (events, now_s - began_s)
+                self._pace = self._pace.after(*self.cycle)
+                self._times = self._times.after(now_s, now_s - began_s)
 
     def _within_flow(self, now_s: float, levels: dict[int, Level]) -> list[int]:
         assert self._flow is not None
@@ -106,6 +112,6 @@ class Admission:
             return
         state = self._balance or self._balancer.initial(self._weights)
         delays = [self._service_s.get(lane) for lane in self.lanes]
-        self._balance = self._balancer.step(state, now_s, _BALANCE_EVERY_S, delays, load=0.0)
+        self._balance = self._balancer.step(state, now_s, _BALANCE_EVERY_S, delays, self._times.load)
         self._weights = self._balance.weights
         self._balanced_at = now_s

@@ -3,10 +3,11 @@
 An entry's header::
 
     batch, piece   number the entry for its queue; the last piece of a batch has the rest
-    mark           every tick up to this one is complete (in one application, a tick is a batch)
+    mark           every tick up to this one is complete (where lanes share an application, a tick is a batch)
     members, last  the lanes of that tick; whether this lane leaves after it
     latest_s, ends how far event time came in the lane's share; whether the input ended there
     events, seconds  size of the share and what the lane took for it: what balancing goes by
+    cycle          events and seconds of the lane's batch before, from its planning to its end
     totals         of this lane, including this batch: where every event went
     before         bytes this queue took before the entry: what the free-space sensor goes by
 """
@@ -49,9 +50,10 @@ class ResultQueue:
         for number, piece in enumerate(pieces):
             header: dict[str, Any] = {"batch": batch, "piece": number, "before": before + sum(map(len, bodies))}
             header |= {"totals": asdict(total), "events": end.bodies, "seconds": end.seconds}
+            header["cycle"] = end.cycle
             if number == len(pieces) - 1:
                 header |= {
-                    "mark": batch,
+                    "mark": batch if end.mark is None else end.mark,
                     "members": end.members,
                     "last": end.last,
                     "latest_s": end.latest_s,
@@ -97,8 +99,9 @@ class Lanes:
 
     def write(self, batch: int, results: pa.Table, malformed: pa.Table, ends: list[ShareEnd]) -> None:
         """Give every lane what came out of its share."""
-        for end in sorted(ends, key=lambda end: end.lane):
-            own = results.filter(_within(results, end)) if len(ends) > 1 else results
+        parts = {lane: [end for end in ends if end.lane == lane] for lane in sorted({end.lane for end in ends})}
+        for end in map(ShareEnd.joined, parts.values()):
+            own = results.filter(_within(results, end)) if len(parts) > 1 else results
             bad = int(np.count_nonzero(_within(malformed, end)))
             self.open(end.lane).write(batch, own, end, bad)
 

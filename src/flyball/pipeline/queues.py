@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.brokers.port import NoSuchChannel
 from flyball.pipeline.entry import header_of
+from flyball.pipeline.ledger import Totals
 
 _TAIL = 64
 
@@ -52,6 +53,16 @@ def last_bodies(reader: LogReader, most: int = _TAIL) -> list[bytes]:
         span *= 8
 
 
+def wanted_lanes(reader: LogReader, otherwise: int) -> int:
+    """As many lanes as were asked for last, by the log of `lanes_name`."""
+    try:
+        for body in last_bodies(reader, 1):
+            return int(json.loads(body)["lanes"])
+    except NoSuchChannel:
+        pass
+    return otherwise
+
+
 def cursor_body(taken_bytes: dict[int, int]) -> bytes:
     return json.dumps({"taken": taken_bytes}).encode()
 
@@ -66,6 +77,13 @@ class Level:
     """that all its entries come from"""
     batch_events: int = 0
     batch_s: float | None = None
+    cycle: tuple[int, float] | None = None
+    """events and seconds of the batch before, from its planning to its end"""
+    batch: int = -1
+    mark: int | None = None
+    """the last complete tick; None: the batch is still being written"""
+    last: bool = False
+    totals: Totals = field(default_factory=Totals)
 
 
 class QueueLevels:
@@ -95,6 +113,11 @@ class QueueLevels:
             events=header["totals"]["events_in"],
             batch_events=header["events"],
             batch_s=header["seconds"],
+            cycle=tuple(header["cycle"]) if header["cycle"] else None,
+            batch=header["batch"],
+            mark=header.get("mark"),
+            last=header.get("last", False),
+            totals=Totals(**header["totals"]),
         )
 
     def _last(self, log: str) -> list[bytes]:

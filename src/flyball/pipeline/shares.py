@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 END = "end"
@@ -19,24 +19,60 @@ Range = tuple[int, int, int]
 """(partition, first offset, offset after the last)"""
 
 
+def ranges_of(parts: Iterable[Sequence[int]]) -> tuple[Range, ...]:
+    """Ranges as JSON hands them back."""
+    return tuple((part[0], part[1], part[2]) for part in parts)
+
+
+def events_in(ranges: Iterable[Range]) -> int:
+    """
+    >>> events_in([(0, 5, 9), (1, 0, 2)])
+    6
+    """
+    return sum(stop - first for _, first, stop in ranges)
+
+
+def first_events(ranges: Iterable[Range], count: int) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
+    """Cut ranges in two: the first `count` events, and the others.
+
+    >>> first_events([(0, 5, 9), (1, 0, 2)], 5)
+    (((0, 5, 9), (1, 0, 1)), ((1, 1, 2),))
+    """
+    head: list[Range] = []
+    rest: list[Range] = []
+    for partition, first, stop in ranges:
+        middle = min(stop, first + count)
+        count -= middle - first
+        head += [(partition, first, middle)] if middle > first else []
+        rest += [(partition, middle, stop)] if stop > middle else []
+    return tuple(head), tuple(rest)
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one lane reads. `members` are all lanes of the batch; `last`: the lane gets nothing more after it."""
+    """What one lane reads. `members` are all lanes of the batch; `last`: the lane gets nothing more after it.
+
+    `mark` is the last tick that is complete with it (None: the batch itself is the tick), `more` belongs to the
+    tick after that, whose rest comes later. `cycle` is what the lane's batch before was like: events, seconds.
+    """
 
     lane: int
     ranges: tuple[Range, ...]
     members: tuple[int, ...] = (0,)
     last: bool = False
+    mark: int | None = None
+    more: tuple[Range, ...] = ()
+    cycle: tuple[int, float] | None = None
 
     @property
     def events(self) -> int:
-        return sum(stop - first for _, first, stop in self.ranges)
+        return events_in(self.ranges) + events_in(self.more)
 
 
 @dataclass(frozen=True, slots=True)
 class ShareEnd:
-    """`latest_s` is the latest event time seen, `ends`: the input's end was in this share. `sample`: columns of a
-    random sample of the share's events, of which there were `sampled_events`."""
+    """`latest_s` is the latest event time seen in complete ticks, `ends`: the input's end was in them.
+    `sample`: columns of a random sample of the share's events, of which there were `sampled_events`."""
 
     lane: int
     ranges: tuple[Range, ...]
@@ -46,8 +82,43 @@ class ShareEnd:
     seconds: float
     latest_s: float | None
     ends: bool
+    mark: int | None = None
+    cycle: tuple[int, float] | None = None
     sample: dict[str, list[Any]] | None = None
     sampled_events: int = 0
+
+    @classmethod
+    def of(cls, share: Share, seen: EventTime, seconds: float) -> ShareEnd:
+        return cls(
+            share.lane,
+            share.ranges + share.more,
+            share.members,
+            share.last,
+            seen.bodies,
+            seconds,
+            seen.latest_s,
+            seen.ends,
+            share.mark,
+            share.cycle,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[ShareEnd]) -> ShareEnd:
+        """Of one lane whose share was read by several tasks at the same time.
+
+        >>> parts = [ShareEnd(1, ((0, n, n + 1),), (1,), False, 1, 0.5 + n, 12.0 - n, n == 0, 7) for n in (0, 1)]
+        >>> joined = ShareEnd.joined(parts)
+        >>> joined.ranges, joined.bodies, joined.seconds, joined.latest_s, joined.ends
+        (((0, 0, 1), (0, 1, 2)), 2, 1.5, 12.0, True)
+        """
+        return replace(
+            parts[0],
+            ranges=tuple(part for end in parts for part in end.ranges),
+            bodies=sum(end.bodies for end in parts),
+            seconds=max(end.seconds for end in parts),
+            latest_s=max((end.latest_s for end in parts if end.latest_s is not None), default=None),
+            ends=any(end.ends for end in parts),
+        )
 
     def to_json(self) -> bytes:
         """
@@ -60,8 +131,9 @@ class ShareEnd:
     @classmethod
     def from_json(cls, body: bytes) -> ShareEnd:
         fields: dict[str, Any] = json.loads(body)
-        fields["ranges"] = tuple((part[0], part[1], part[2]) for part in fields["ranges"])
+        fields["ranges"] = ranges_of(fields["ranges"])
         fields["members"] = tuple(fields["members"])
+        fields["cycle"] = tuple(fields["cycle"]) if fields["cycle"] else None
         return cls(**fields)
 
 
@@ -73,8 +145,7 @@ class EventTime:
     ends: bool = False
     bodies: int = 0
 
-    def see(self, latest_s: float | None, marks_s: Sequence[float], rows: int) -> None:
-        self.bodies += rows - len(marks_s)
+    def see(self, latest_s: float | None, marks_s: Sequence[float]) -> None:
         times = [time for time in (self.latest_s, latest_s, *marks_s) if time is not None and math.isfinite(time)]
         self.latest_s = max(times, default=None)
         self.ends = self.ends or any(time == math.inf for time in marks_s)

@@ -21,31 +21,27 @@ columns; "rows" reads what a pipeline wrote to its results log.
 `lanes` tasks share the reading of each partition. With `result_queue` they are the lanes of a pipeline's tier 1: a
 controller shares each batch among them and holds each lane's result queue (`queue_bytes`) at `free_bytes` of
 free space, and a lane ends its share with a row of kind `end`, which carries a random sample of the columns that
-`sample` names. `values` names a log whose last entry's values go into each batch's offset.
+`sample` names. `values` names a log whose last values go into each batch's offset. With `lane`, this source
+is that one lane: a splitter says what it reads, and `lanes` tasks share that.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from flyball.brokers.log_reader import LogReader, open_log_reader
-from flyball.brokers.port import NoSuchChannel
+from flyball.brokers.log_reader import open_log_reader
 from flyball.errors import InvalidValue
-from flyball.pipeline import entry, policy
 from flyball.pipeline.columns import EVENT, MARK, Columns
-from flyball.pipeline.flow import Admission
 from flyball.pipeline.parse import parser_of
+from flyball.pipeline.plans import Bounds, Offset, OwnLane, Plan, Readers, SharedLanes, WholeLog
 from flyball.pipeline.policy import FlowControl
-from flyball.pipeline.queues import QueueLevels, lanes_name, last_bodies
 from flyball.pipeline.sampling import EventSample, rows_of_each
-from flyball.pipeline.shares import END, EventTime, Share, ShareEnd, cut
+from flyball.pipeline.shares import END, EventTime, Share, ShareEnd
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,12 +57,12 @@ _DEFAULTS = {
     "queue_bytes": "64000000",
     "free_bytes": "40000000",
     "balance": "true",
+    "lane": "",
     "values": "",
     "sample": "",
 }
 _OPTIONS = {"url", "log", "columns", "event_time", *_DEFAULTS}
 _ENTRIES_AT_ONCE = 64
-_LOOK_FOR_LANES_S = 1.0
 
 
 class FlyballSource(DataSource):
@@ -129,12 +125,6 @@ class LogStreamReader(DataSourceStreamReader):
                 f"the event time {self._event_time!r} is none of the columns {', '.join(self._columns.names)}"
             )
         parser_of(self._format, self._columns, self._event_time)  # refuses an unknown format
-        self._max_rows = _positive(given, "max_rows")
-        self._interval_s = _seconds(given, "interval_s")
-        self._lane_count = _positive(given, "lanes")
-        self._result_queue = given["result_queue"]
-        self._flow = FlowControl(_positive(given, "queue_bytes"), _positive(given, "free_bytes"), self._interval_s)
-        self._balance = _flag(given, "balance")
         self._values = given["values"]
         self._sample = [name.strip() for name in given["sample"].split(",") if name.strip()]
         for name in self._sample:
@@ -143,78 +133,43 @@ class LogStreamReader(DataSourceStreamReader):
                     f"option sample of the source flyball names {name!r}, which is none of the columns "
                     f"{', '.join(self._columns.names)}"
                 )
-        self._open_readers: dict[str, LogReader] = {}
-        self._admission: Admission | None = None
-        self._looked_s = float("-inf")
+        self._readers = Readers(self._url)
+        self._plan = self._plan_by(given)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open_readers": {}, "_admission": None}
+    def _plan_by(self, given: dict[str, str]) -> Plan:
+        # An entry of a results log holds many rows.
+        most = _ENTRIES_AT_ONCE if self._format == "rows" else _positive(given, "max_rows")
+        interval_s, results, tasks = (
+            _seconds(given, "interval_s"),
+            given["result_queue"],
+            _positive(given, "lanes"),
+        )
+        if not results:
+            return WholeLog(self._readers, self._log, Bounds(most, interval_s), tasks)
+        flow = FlowControl(_positive(given, "queue_bytes"), _positive(given, "free_bytes"), interval_s)
+        bounds = Bounds(most, interval_s, results, flow, _flag(given, "balance"))
+        if given["lane"]:
+            return OwnLane(self._readers, self._url, bounds, _lane(given["lane"]), tasks)
+        return SharedLanes(self._readers, self._url, self._log, bounds, tasks)
 
-    def _reader(self, log: str | None = None) -> LogReader:
-        name = log or self._log
-        if name not in self._open_readers:
-            self._open_readers[name] = open_log_reader(self._url, name)
-        return self._open_readers[name]
+    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        return self._plan.initial()
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        reader = self._reader()
-        return {"next": [reader.bounds(partition)[0] for partition in range(reader.partitions())]}
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002, N802
         """How far the next batch goes; returning `start` means that there is none now.
 
         What a repeat of the batch needs to be the same is part of the offset: ranges, shares, values.
         """
-        starts = start["next"]
-        ends = [self._reader().bounds(partition)[1] for partition in range(len(starts))]
-        now_s = time.monotonic()
-        admission = self._admitting(now_s)
-        backlog = sum(max(0, end - first) for first, end in zip(starts, ends, strict=True))
-        decided = admission.decide(now_s, backlog)
-        if decided.events <= 0:
-            return start
-        stops = _within_budget(starts, ends, decided.events)
-        events = sum(stops) - sum(starts)
-        if events <= 0:
-            return start
-        end: dict[str, Any] = {"next": stops}
-        counts: Sequence[int] = [events]
-        if self._result_queue:
-            before = start.get("lanes", [])
-            carry = start["carry"] if before == list(admission.lanes) else [0.0] * len(admission.lanes)
-            counts, left_over = policy.split(events, decided.weights, carry)
-            end |= {
-                "lanes": list(admission.lanes),
-                "left": sorted(set(before) - set(admission.lanes)),
-                "shares": cut(starts, stops, counts, admission.lanes),
-                "carry": list(left_over),
-            }
-        if self._values:
-            end["values"] = self._last_values()
-        admission.begin(now_s, counts)
+        end = self._plan.following(start, time.monotonic())
+        if end is not start and self._values:
+            end["values"] = self._readers.last_header(self._values).get("values", {})
         return end
 
-    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        reader = self._reader()
-        return {"next": [reader.bounds(partition)[1] for partition in range(reader.partitions())]}
+    def reportLatestOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        return self._plan.latest()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if "shares" not in end:
-            pieces = [
-                (number, piece.start, piece.stop)
-                for number, (first, stop) in enumerate(zip(start["next"], end["next"], strict=True))
-                for piece in _in_parts(range(first, stop), self._lane_count)
-            ]
-            return [LaneShare(Share(number, (piece,)), ends=False) for number, piece in enumerate(pieces)]
-        members = tuple(end["lanes"])
-        shares = [
-            Share(lane, tuple((part[0], part[1], part[2]) for part in ranges), members)
-            for lane, ranges in zip(members, end["shares"], strict=True)
-        ]
-        busy = [share for share in shares if share.events]
-        idle = [share for share in shares if not share.events]
-        idle += [Share(lane, (), members, last=True) for lane in end["left"]]
-        return [LaneShare(share, idle if number == 0 else ()) for number, share in enumerate(busy)]
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        return [LaneShare(task.share, task.idle, self._plan.ends) for task in self._plan.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LaneShare)
@@ -223,14 +178,15 @@ class LogStreamReader(DataSourceStreamReader):
         seen = EventTime()
         sample = EventSample(self._sample, rows_of_each(len(partition.share.members))) if self._sample else None
         with open_log_reader(self._url, self._log) as reader:
-            for number, first, stop in partition.share.ranges:
-                for chunk in reader.read_bodies(number, first, stop):
-                    rows = parser.parse(number, chunk.first_offset, chunk.bodies, chunk.offsets)
-                    if partition.ends:
-                        _look(rows, self._event_time, seen)
-                    if sample is not None:
-                        sample.see(rows)
-                    yield rows
+            for ranges, complete in ((partition.share.ranges, True), (partition.share.more, False)):
+                for number, first, stop in ranges:
+                    for chunk in reader.read_bodies(number, first, stop):
+                        rows = parser.parse(number, chunk.first_offset, chunk.bodies, chunk.offsets)
+                        if partition.ends:
+                            _look(rows, self._event_time, seen, complete=complete)
+                        if sample is not None:
+                            sample.see(rows)
+                        yield rows
         if partition.ends:
             # The time in between is the lane's whole work: Spark takes a batch of rows when it is done with the
             # one before.
@@ -241,97 +197,32 @@ class LogStreamReader(DataSourceStreamReader):
     ) -> pa.RecordBatch:
         import pyarrow as pa
 
-        own = _end_of(partition.share, seen, seconds)
+        own = ShareEnd.of(partition.share, seen, seconds)
         ends = [
             own if sample is None else replace(own, sample=sample.rows(), sampled_events=sample.events),
-            *(_end_of(share, EventTime(), 0.0) for share in partition.idle),
+            *(ShareEnd.of(share, EventTime(), 0.0) for share in partition.idle),
         ]
         rows = [{"_kind": END, "_body": end.to_json()} for end in ends]
         return pa.RecordBatch.from_pylist(rows, schema=self._columns.row_schema())
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: Offset) -> None:
         """Nothing to do: the log keeps its records by its own retention."""
 
     def stop(self) -> None:
-        for reader in self._open_readers.values():
-            reader.close()
-
-    def _admitting(self, now_s: float) -> Admission:
-        if self._admission is not None and (not self._result_queue or now_s - self._looked_s < _LOOK_FOR_LANES_S):
-            return self._admission
-        self._looked_s = now_s
-        if not self._result_queue:
-            most = _ENTRIES_AT_ONCE if self._format == "rows" else self._max_rows
-            self._admission = Admission((0,), most, self._interval_s)
-            return self._admission
-        lanes = tuple(range(self._wanted_lanes()))
-        if self._admission is None or self._admission.lanes != lanes:
-            levels = QueueLevels(self._url, self._result_queue)
-            self._admission = Admission(lanes, self._max_rows, self._interval_s, levels, self._flow, self._balance)
-        return self._admission
-
-    def _wanted_lanes(self) -> int:
-        """As many as were asked for last while running, else as the option says."""
-        try:
-            for body in last_bodies(self._reader(lanes_name(self._result_queue)), 1):
-                return int(json.loads(body)["lanes"])
-        except NoSuchChannel:
-            pass
-        return self._lane_count
-
-    def _last_values(self) -> dict[str, Any]:
-        try:
-            for body in last_bodies(self._reader(self._values), 1):
-                values: dict[str, Any] = entry.header_of(body)["values"]
-                return values
-        except NoSuchChannel:
-            pass
-        return {}
+        self._readers.close()
 
 
-def _end_of(share: Share, seen: EventTime, seconds: float) -> ShareEnd:
-    return ShareEnd(
-        share.lane, share.ranges, share.members, share.last, seen.bodies, seconds, seen.latest_s, seen.ends
-    )
-
-
-def _look(rows: pa.RecordBatch, event_time: str, seen: EventTime) -> None:
+def _look(rows: pa.RecordBatch, event_time: str, seen: EventTime, *, complete: bool) -> None:
     import pyarrow.compute as pc
 
     kinds = rows.column("_kind")
     marks_s: list[float] = []
     if kinds.null_count or pc.any(pc.equal(kinds, MARK)).as_py():
         marks_s = rows.filter(pc.equal(kinds, MARK)).column(event_time).to_pylist()
-    events = rows.filter(pc.equal(kinds, EVENT)) if marks_s else rows
-    seen.see(pc.max(events.column(event_time)).as_py(), marks_s, rows.num_rows)
-
-
-def _within_budget(starts: Sequence[int], ends: Sequence[int], budget: int) -> list[int]:
-    """How far each partition may go so that together they bring at most `budget` rows.
-
-    Partitions with less than an equal share leave the rest of it to the others, so none starves.
-
-    >>> _within_budget([0, 0, 0], [10, 100, 100], 90)
-    [10, 40, 40]
-    """
-    waiting = [max(0, end - start) for start, end in zip(starts, ends, strict=True)]
-    stops = list(starts)
-    smallest_first = sorted(range(len(waiting)), key=lambda number: waiting[number])
-    for others, number in zip(range(len(waiting), 0, -1), smallest_first, strict=True):
-        admitted = min(waiting[number], budget // others)
-        stops[number] += admitted
-        budget -= admitted
-    return stops
-
-
-def _in_parts(offsets: range, parts: int) -> list[range]:
-    """Cut into so many pieces of almost the same length; none is empty.
-
-    >>> _in_parts(range(5, 10), 2), _in_parts(range(5, 6), 2), _in_parts(range(5, 5), 2)
-    ([range(5, 7), range(7, 10)], [range(5, 6)], [])
-    """
-    cuts = [offsets.start + len(offsets) * number // parts for number in range(parts + 1)]
-    return [range(first, stop) for first, stop in pairwise(cuts) if stop > first]
+    seen.bodies += rows.num_rows - len(marks_s)
+    if complete:
+        events = rows.filter(pc.equal(kinds, EVENT)) if marks_s else rows
+        seen.see(pc.max(events.column(event_time)).as_py(), marks_s)
 
 
 def _positive(options: dict[str, str], name: str) -> int:
@@ -355,3 +246,9 @@ def _flag(options: dict[str, str], name: str) -> bool:
     if options[name] not in ("true", "false"):
         raise InvalidValue(f"option {name} of the source flyball is true or false, not {options[name]!r}")
     return options[name] == "true"
+
+
+def _lane(text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidValue(f"option lane of the source flyball is a lane's number from 0, not {text!r}")
+    return int(text)

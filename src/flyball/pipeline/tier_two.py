@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flyball.brokers.log_reader import open_log_reader
 from flyball.pipeline import rules
 from flyball.pipeline.config import PipelineConfig
+from flyball.pipeline.queries import Queries
 from flyball.pipeline.queues import last_bodies
 from flyball.pipeline.rules.base import RuleBase
 from flyball.pipeline.rules.gate import GateState
@@ -37,6 +38,12 @@ class TierTwo:
             self._sinks.add(rule.to or self._config.alerts, producer=_producer(rule))
             if rule.gated:
                 self._sinks.add(_gate_log(rule), producer=_producer(rule))
+
+    def start(self, queries: Queries) -> None:
+        """Start a query for each rule."""
+        for rule in self._config.rules:
+            stream = self.findings(queries.results(), rule)
+            queries.start(f"rule-{rule.name}", stream, self.handler(rule), close_windows=True)
 
     def findings(self, results: DataFrame, rule: RuleBase) -> DataFrame:
         config = self._config

@@ -19,13 +19,14 @@ from flyball.pipeline.policy.admission import (
     flow_step,
     shares_fit,
 )
-from flyball.pipeline.policy.balancing import Balancer, BalanceState, lane_plant, load_of
+from flyball.pipeline.policy.balancing import Balancer, BalanceState, BatchTimes, lane_plant, load_of
 from flyball.pipeline.policy.combining import LaneProgress, Merge, next_lane, took
 from flyball.pipeline.policy.splitting import equal_weights, split
 
 __all__ = [
     "BalanceState",
     "Balancer",
+    "BatchTimes",
     "FlowControl",
     "FlowState",
     "LaneProgress",

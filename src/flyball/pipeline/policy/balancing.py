@@ -11,6 +11,7 @@ from typing import Any
 from flyball.control.controllers.gain_scheduled import GainScheduled, Region
 from flyball.control.controllers.lqr import Lqr, for_lanes
 from flyball.control.design import design
+from flyball.control.filters import Timed, ewma, windowed_min
 from flyball.control.gains import Gains
 from flyball.control.lanes import balance
 from flyball.control.limits import clamp
@@ -151,3 +152,32 @@ def load_of(base_s: float, batch_s: float) -> float:
     0.6
     """
     return clamp(1.0 - base_s / batch_s, 0.0, 0.99) if batch_s > 0 else 0.0
+
+
+_BASE_SPAN_S = 3600.0
+_KEEP_TIME = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """How long batches take of late, and the least time one took in the last hour: together they tell the load.
+
+    >>> times = BatchTimes()
+    >>> times.load
+    0.0
+    >>> for second, took_s in enumerate([0.2, 1.0, 1.0, 1.0, 1.0]):
+    ...     times = times.after(float(second), took_s)
+    >>> round(times.load, 2)
+    0.79
+    """
+
+    least: Timed = ()
+    average_s: float | None = None
+
+    def after(self, now_s: float, took_s: float) -> BatchTimes:
+        least = windowed_min(self.least, now_s, took_s, _BASE_SPAN_S)
+        return BatchTimes(least, ewma(self.average_s, took_s, _KEEP_TIME))
+
+    @property
+    def load(self) -> float:
+        return 0.0 if self.average_s is None else load_of(self.least[0][1], self.average_s)
