@@ -273,3 +273,19 @@ def test_wrong_starts() -> None:
         Rls().initial(S1, np.eye(3))
     with pytest.raises(InvalidValue, match="3×3"):
         Rls().initial(S1, np.eye(2), 1.0)
+
+
+def test_a_known_pole_is_kept_and_the_gain_learnt_from_a_loop_at_rest() -> None:
+    """y = 40·u with a command that hardly moves: a and b together could not be told apart."""
+    rls = Rls(pole=0.0, offset=False, forgetting=0.9, excitation=0.0)
+    rng, state = np.random.default_rng(1), rls.initial()
+    for k in range(60):
+        u = 10.0 + 0.01 * (k % 2)
+        state = rls.update(state, 40.0 * u * (1.0 + 0.02 * rng.standard_normal()), u)
+    found = rls.model(state)
+    assert found is not None
+    assert found.a == (0.0,)
+    assert found.b[0] == pytest.approx(40.0, rel=0.02)
+    deviations = np.sqrt(np.diagonal(rls.covariance(state)))
+    assert deviations[0] < 1e-9
+    assert 0.0 < deviations[1] < 2.0

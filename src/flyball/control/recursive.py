@@ -37,6 +37,7 @@ from flyball.control.symmetric3 import Factors, Symmetric, factor, quadratic, so
 from flyball.errors import InvalidValue
 
 _NO_INFORMATION = 1e-9  # per parameter, at the start: far below that of one sample in any sensible unit
+_CERTAIN = 1e30  # of a parameter that is known
 _BEYOND = 1e40  # no sensor means this; its square must not overflow. NaN is refused too
 _CLIP = 6.0  # one wild sample must not raise the alarm by itself, nor the noise estimate for long
 _KEPT_AFTER_DRIFT = 0.1  # share of the old information that survives an alarm
@@ -87,6 +88,8 @@ class Rls:
 
     delay: int = 0
     offset: bool = True
+    pole: float | None = None
+    """a, where it is known: then only b (and c) are learnt."""
     forgetting: float = 0.98
     """λ: what a sample renews fades by this factor; memory is about 1/(1−λ) samples for each parameter."""
     excitation: float = 1.0
@@ -105,6 +108,7 @@ class Rls:
     def __post_init__(self) -> None:
         for name, value, valid, wanted in (
             ("delay", self.delay, self.delay >= 0, "a number of samples from 0"),
+            ("pole", self.pole, self.pole is None or -1.0 < self.pole < 1.0, "between -1 and 1"),
             ("forgetting", self.forgetting, 0.0 < self.forgetting <= 1.0, "above 0 and at most 1"),
             ("excitation", self.excitation, 0.0 <= self.excitation < math.inf, "0 or more"),
             ("min_movement", self.min_movement, 0.0 <= self.min_movement < math.inf, "0 or more"),
@@ -130,14 +134,19 @@ class Rls:
 
         A batch `Fit` gives all three: `initial(fit.model, fit.covariance, fit.noise_std)`.
         """
-        theta = (0.0, 0.0, 0.0)
+        theta = (self.pole or 0.0, 0.0, 0.0)
         empty = _NO_INFORMATION
-        # Without an offset its regressor is 0; one unit of information keeps the matrix regular and c at 0.
-        information: Symmetric = (empty, 0.0, 0.0, empty, 0.0, empty if self.offset else 1.0)
+        # What is not learnt has the regressor 0; its information keeps the matrix regular and the value as it is.
+        known = (empty if self.pole is None else _CERTAIN, empty if self.offset else 1.0)
+        information: Symmetric = (known[0], 0.0, 0.0, empty, 0.0, known[1])
         variance, residuals = 0.0, 0
         if model is not None:
             self._check_model(model)
-            theta = (model.a[0], model.b[0], model.offset if self.offset else 0.0)
+            theta = (
+                model.a[0] if self.pole is None else self.pole,
+                model.b[0],
+                model.offset if self.offset else 0.0,
+            )
         if covariance is not None:
             if model is None or noise_std is None or not 0.0 < noise_std < math.inf:
                 raise InvalidValue(
@@ -171,6 +180,9 @@ class Rls:
         scale = np.sqrt(np.maximum(np.diagonal(covariance), 1e-300))
         r = np.eye(3)
         r[:p, :p] = variance * np.linalg.pinv(covariance / np.outer(scale, scale)) / np.outer(scale, scale)
+        if self.pole is not None:
+            r[0, :], r[:, 0] = 0.0, 0.0
+            r[0, 0] = _CERTAIN
         r11, r12, r13, r22, r23, r33 = (float(r[i, j]) for i in range(3) for j in range(i, 3))
         return r11, r12, r13, r22, r23, r33
 
@@ -194,9 +206,9 @@ class Rls:
         remembered = (y, commands[: self.delay], mean, movement)
         if y is None or drive is None or state.last is None:
             return replace(state, last=y, commands=remembered[1], command_mean=mean, command_variance=movement)
-        phi = (state.last, drive, 1.0 if self.offset else 0.0)
+        phi = (state.last if self.pole is None else 0.0, drive, 1.0 if self.offset else 0.0)
         a, b, c = state.theta
-        error = y - a * phi[0] - b * phi[1] - c * phi[2]
+        error = y - a * state.last - b * phi[1] - c * phi[2]
         factors = factor(state.information)
         spread = quadratic(factors, phi)  # φᵀR⁻¹φ: the estimate's own share in the variance of the error
         noise = max(state.noise_variance, (1e-9 * max(abs(y), abs(phi[0]))) ** 2)  # never below rounding

@@ -12,6 +12,7 @@ from flyball.control.controllers.p import P
 from flyball.control.controllers.pi import Pi
 from flyball.control.controllers.pid import Pid
 from flyball.control.controllers.proportional_rule import ProportionalRule
+from flyball.control.controllers.self_tuning import SelfTuning
 from flyball.control.design import design
 from flyball.control.gains import Gains
 from flyball.control.identify import Fit, identify
@@ -68,6 +69,21 @@ def our_pi(windows: Array, rates: Array) -> tuple[Pi, Fit]:
     gains = design(fit.model, "pi", settling=8, overshoot=0.05).gains
     assert isinstance(gains, Gains)
     return Pi(gains.kp, gains.ki), fit
+
+
+def self_tuning(late: int = 0) -> SelfTuning:
+    """Starts from the printed gains. A window's plant forgets within a sample and no window is no rate, so only
+    the gain has to be learnt; `late`: samples by which the metric comes late."""
+    return SelfTuning(
+        PRINTED_PI.kp,
+        PRINTED_PI.ki,
+        settling=6.0,
+        every=10,
+        forgetting=0.9,
+        delay=late,
+        offset=False,
+        pole=0.0,
+    )
 
 
 def contenders(goal: float, gain: float, static_pi: Pi) -> list[Contender]:

@@ -121,3 +121,25 @@ def test_pi_never_sees_the_probe() -> None:
 def test_refuses_bad_parameters(field: str, value: float) -> None:
     with pytest.raises(InvalidValue, match=rf"SelfTuning\.{field}"):
         SelfTuning(**{"kp": 0.0, "ki": 0.1, field: value})  # type: ignore[arg-type]  # a user's mistake
+
+
+def test_where_only_the_gain_is_unknown_a_drift_is_followed_without_probing() -> None:
+    """Three times the gain within a minute, on a plant that forgets within a sample; no probe, no constant."""
+    loop = SelfTuning(kp=-0.0016, ki=0.006, settling=6.0, every=10, forgetting=0.9, offset=False, pole=0.0)
+    rng = random.Random(4)
+    state, u, rates = loop.initial(1.0), 1.0, []
+    for k in range(120):
+        b = 20.0 * 3.0 ** min(1.0, max(0.0, (k - 40) / 60.0))
+        y = b * u * (1.0 + rng.gauss(0.0, 0.03))
+        rates.append(b * u)
+        state, action = loop.step(state, Sample(float(k), 1.0, 400.0, y, u))
+        assert isinstance(action.command, float)
+        u = action.command
+        assert verify(first_order(0.0, b), Gains(state.kp, state.ki)).accepted
+    assert max(abs(rate - 400.0) for rate in rates[30:]) < 60.0
+    assert state.swaps >= 6
+
+
+def test_a_pole_is_one_of_a_stable_plant() -> None:
+    with pytest.raises(InvalidValue, match="pole"):
+        SelfTuning(kp=0.0, ki=0.01, pole=1.0)

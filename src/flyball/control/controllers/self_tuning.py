@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyball.control.controllers.common import (
@@ -63,7 +63,8 @@ class SelfTuning:
 
     Data of a closed loop teach little while the command rests. `probe` adds a bounded pseudo-random ±probe to
     the command; without it the loop learns from set-point changes and disturbances alone. The PI never sees
-    the probe.
+    the probe. Where only the gain is unknown (`pole` given, no `offset`), as with a consumer's window, every
+    sample teaches it, and a drift is followed without a probe.
 
     >>> loop, y = SelfTuning(kp=0.0, ki=0.001, settling=8.0, probe=0.2), 100.0
     >>> state = loop.initial(2.0)
@@ -87,6 +88,9 @@ class SelfTuning:
     offset: bool = field(
         default=True, metadata={"help": "whether the model has a constant c; not where no command is no output"}
     )
+    pole: float | None = field(
+        default=None, metadata={"help": "a, where it is known (0: within a sample all is over); else it is learnt"}
+    )
 
     def __post_init__(self) -> None:
         check_finite(self, "kp", "ki")
@@ -96,10 +100,12 @@ class SelfTuning:
         check_between(self, "forgetting", 0.5, 1.0)
         check_whole(self, "every", 10)
         check_between(self, "probe", 0.0, math.inf, high_open=True)
+        if self.pole is not None:
+            check_between(self, "pole", -1.0, 1.0, low_open=True, high_open=True)
 
     @property
     def _rls(self) -> Rls:
-        return _estimator(self.delay, self.forgetting, self.offset)
+        return _estimator(self.delay, self.forgetting, self.offset, self.pole)
 
     def initial(self, command: Value) -> SelfTuningState:
         start = as_scalar(command)
@@ -181,8 +187,11 @@ def _seen_by_pi(sample: Sample, applied: float) -> Sample:
 
 
 @functools.cache
-def _estimator(delay: int, forgetting: float, offset: bool) -> Rls:
-    return Rls(delay=delay, forgetting=forgetting, offset=offset)
+def _estimator(delay: int, forgetting: float, offset: bool, pole: float | None) -> Rls:
+    known = Rls(delay=delay, offset=offset, pole=pole, forgetting=forgetting)
+    if pole is None or offset:
+        return known
+    return replace(known, excitation=0.0)  # a gain alone shows even at rest, and feedback does not disguise it
 
 
 @functools.cache

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from flyball.consumer.consumer import Consumer
-from flyball.control.controllers.self_tuning import SelfTuning
 from flyball.lab import consumer_figures as figures
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.consumer_cases.runs import GOAL, Figures, live, repeat, rows
-from flyball.lab.consumer_contenders import DEFAULT, PRINTED_PI, Contender
+from flyball.lab.consumer_contenders import DEFAULT, Contender, self_tuning
 from flyball.lab.consumer_rig import ONE_WAY_S, Rig
 
 ONSET = 8  # the sample after which a disturbance sets in
@@ -25,15 +24,13 @@ LATE = 2
 Metric: TypeAlias = Callable[[float], float]
 Disturbed: TypeAlias = Callable[[Rig, Contender, Metric], Figures]
 
-SELF_TUNING = Contender("self-tuning", SelfTuning(kp=PRINTED_PI.kp, ki=PRINTED_PI.ki, probe=0.2))
-
 
 def cases(context: BenchContext, rig: Rig, who: Sequence[Contender], repeats: int) -> Iterator[Row]:
     kinds: dict[str, Disturbed] = {"handler time x 2": slower_handlers, "publisher burst x 5": burst}
     if not context.quick:
         kinds["gain drifting x 3 in 60 s"] = drift
     for case, disturbed in kinds.items():
-        everybody = [*who, SELF_TUNING] if disturbed is drift else who
+        everybody = [*who, Contender("self-tuning", self_tuning())] if disturbed is drift else who
         yield from _case(context, rig, case, disturbed, everybody, repeats, late=0, goal=5.0)
     late_kinds = {"handler time x 2": slower_handlers} if context.quick else {"start": start, **kinds}
     for case, disturbed in late_kinds.items():

@@ -16,10 +16,9 @@ import numpy as np
 
 from flyball.consumer.policy import RESIDENCE_S, Seen
 from flyball.control.controllers.gain_scheduled import GainScheduled, Region
-from flyball.control.controllers.self_tuning import SelfTuning
 from flyball.control.step import Controller
 from flyball.lab import consumer_figures as figures
-from flyball.lab.consumer_contenders import PRINTED_PI
+from flyball.lab.consumer_contenders import PRINTED_PI, self_tuning
 from flyball.lab.experiment import ExperimentContext, Picture, Report, Table
 from flyball.lab.picture import MEASURED, new_figure
 from flyball.twin.consumer import ConsumerPlant
@@ -48,7 +47,7 @@ def _per_profile() -> GainScheduled:
 CONTROLLERS: dict[str, Callable[[int], Controller[Any] | None]] = {  # of the samples that metrics are late
     "S1's PI": lambda _: PRINTED_PI,
     "PI per profile": lambda _: _per_profile(),
-    "self-tuning": lambda late: SelfTuning(kp=-0.0016, ki=0.0060, delay=late),
+    "self-tuning": self_tuning,
     "our default": lambda _: None,
 }
 
@@ -152,8 +151,10 @@ def run(context: ExperimentContext) -> Report:
             "itself, and feedback only trims. In a drought the window has no effect, and nothing is learned from "
             "it (the consumer tells every controller so), so no loop winds up. The noise figure is about the rate "
             "metric alone: a noisy residence time would reach the window directly. Self-tuning starts from the "
-            "printed gains and designs anew from what it learns, told how late its metrics are; what it learns in "
-            "a minute of good control is little, so it mostly stays with what it began with.",
+            "printed gains. That no window is no rate, and that the plant forgets within a sample, it is told, so "
+            "every sample teaches it the gain, and every tenth brings gains that are verified for it: it follows "
+            "the drift and takes a slower handler as well as a PI per profile. Designed for metrics that come two "
+            "samples late it is careful, and a noisy rate reaches its gains and its command alike.",
         ],
         data={"cases": data, "runs": len(seeds)},
     )
