@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.consumer_cases import disturbances, holding, overhead
-from flyball.lab.consumer_cases.runs import GOAL, HANDLERS
 from flyball.lab.consumer_contenders import DEFAULT, FIXED, PRINTED, contenders, open_loop, our_pi
+from flyball.lab.consumer_disturbed import GOAL, HANDLERS
 from flyball.lab.consumer_rig import Rig
 
 

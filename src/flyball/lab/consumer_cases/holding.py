@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from flyball.consumer.consumer import Consumer
 from flyball.lab import consumer_figures as figures
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.consumer_cases.runs import GOAL, START, Figures, live, median, repeat, rows
+from flyball.lab.consumer_cases.runs import START, Figures, median, repeat, rows
 from flyball.lab.consumer_contenders import DEFAULT, Contender
-from flyball.lab.consumer_rig import Rig
+from flyball.lab.consumer_disturbed import GOAL, HANDLERS, hold, told_late, told_noisily
+from flyball.lab.consumer_rig import Rig, run_live
 
 GOALS_IN_TURN = (800.0, 2400.0, 1600.0)
 TOP_SHARE = 0.8  # 2400 of the published runs becomes this part of the top of the linear range
@@ -23,8 +22,7 @@ def one_goal(context: BenchContext, rig: Rig, who: Sequence[Contender], repeats:
     samples = 10 if context.quick else 20
 
     def one(contender: Contender, _: int) -> Figures:
-        queue = rig.queue(fill=int(1.6 * GOAL * samples))
-        run = live(rig, queue, GOAL, samples, contender)
+        run = hold(rig, contender, told_late(0), samples=samples)
         late = run.rate[START:]
         return {
             "std": float(late.std()) / GOAL,
@@ -54,7 +52,16 @@ def goals_in_turn(
             if k > START and rest == 0 and place < len(goals):
                 consumer.goal = f"rate={goals[place]}"
 
-        run = live(rig, queue, goals[0], samples, contender, during=next_goal)
+        run = run_live(
+            rig,
+            queue,
+            f"rate={goals[0]}",
+            samples=samples,
+            controller=contender.controller,
+            concurrency=HANDLERS,
+            during=next_goal,
+            **contender.options,
+        )
         rate, goal, command = run.rate[START:], run.goal[START:], run.command[START:]
         return {
             "within 10": figures.within(rate, goal),
@@ -87,11 +94,8 @@ def noise(context: BenchContext, rig: Rig, who: Sequence[Contender], repeats: in
     samples = 16 if context.quick else 40
 
     def one(contender: Contender, repetition: int) -> Figures:
-        rng = np.random.default_rng((context.seed, repetition))  # the same noise for every contender
-        queue = rig.queue(fill=int(2.0 * GOAL * samples))
-        run = live(
-            rig, queue, GOAL, samples, contender, metric=lambda rate: rate * max(0.0, 1.0 + rng.normal(0.0, NOISE))
-        )
+        metric = told_noisily(NOISE, (context.seed, repetition))  # the same noise for every contender
+        run = hold(rig, contender, metric, samples=samples)
         return {"spread": float(run.rate[START:].std()) / GOAL}
 
     yield from rows(context, "noise", repeat(context, who, one, repeats), {"spread": 0.12}, {})

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from flyball.lab.bench import BenchContext, Better, Row
 from flyball.lab.consumer_contenders import DEFAULT, Contender
-from flyball.lab.consumer_rig import LiveRun, Rig, run_live
 
-GOAL = 400.0
-HANDLERS = 2
 START = 3  # samples at the start that deviation and mean leave out
 Figures: TypeAlias = dict[str, float]
 OneRun: TypeAlias = Callable[[Contender, int], Figures]
-
-
-def live(
-    rig: Rig,
-    queue: str,
-    goal: float,
-    samples: int,
-    contender: Contender,
-    *,
-    handlers: int | None = HANDLERS,
-    **more: Any,
-) -> LiveRun:
-    return run_live(
-        rig,
-        queue,
-        f"rate={goal}",
-        samples=samples,
-        controller=contender.controller,
-        concurrency=handlers,
-        **contender.options,
-        **more,
-    )
 
 
 def repeat(context: BenchContext, who: Sequence[Contender], one: OneRun, repeats: int) -> dict[str, list[Figures]]:
