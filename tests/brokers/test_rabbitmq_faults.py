@@ -18,6 +18,7 @@ from flyball.brokers.port import (
     Unreachable,
     Unsupported,
 )
+from flyball.brokers.rabbitmq_sender import RabbitSender
 from flyball.errors import FlyballError, InvalidValue
 from flyball.servers.ports import free_ports
 from flyball.servers.proxy import FaultProxy
@@ -108,6 +109,27 @@ def test_an_alarm_that_stays_is_reported_and_nothing_is_lost(node: RabbitMqNode)
 
 
 # --- frozen and killed brokers --------------------------------------------------------------------------------
+
+
+def test_a_connection_given_up_in_the_middle_of_a_batch_leaves_nothing_to_wait_for(node: RabbitMqNode) -> None:
+    async def scenario() -> None:
+        async with await connect(_url(node, blocked_timeout_s=600)) as broker:
+            await broker.declare("given-up")
+            sender = await broker.sender("given-up")
+            assert isinstance(sender, RabbitSender)
+            for _ in range(3):
+                sending = asyncio.create_task(sender.send_batch(_messages(3000)))
+                # Between two runs of the batch, when the first is written and the others are not.
+                asyncio.get_running_loop().call_soon(sender._link.abort)
+                failed = [result.error for result in await sending if result.error is not None]
+                assert failed
+                assert all(isinstance(error, Unconfirmed | Unreachable) for error in failed)
+                assert not sender._runs
+                assert sender._link.waiting == 0
+                assert all(result.ok for result in await sender.send_batch(_messages(1000)))
+            await broker.delete("given-up")
+
+    asyncio.run(scenario())
 
 
 def test_a_frozen_broker_is_noticed_by_the_missing_confirm(node: RabbitMqNode) -> None:

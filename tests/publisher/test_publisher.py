@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy
@@ -18,7 +19,7 @@ from flyball.errors import InvalidValue
 from flyball.publisher.entry import Rejected
 from flyball.publisher.publisher import OutboxInUse, Undelivered
 from flyball.publisher.sync import SyncPublisher
-from flyball.store import Full, Outbox, OutboxMessage, SqliteDatabase, enqueue
+from flyball.store import Full, Outbox, OutboxMessage, SqliteDatabase, StoreError, enqueue
 
 
 @pytest.fixture
@@ -269,16 +270,37 @@ def test_a_message_that_no_broker_takes_is_rejected_and_the_others_go_on(url: st
     asyncio.run(main())
 
 
-def test_more_than_fits_into_memory_stays_in_the_store_and_arrives(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"body": "text"}, "the body of a message is bytes, got str 'text'"),
+        ({"body": b"", "key": "k"}, "the key of a message is bytes . None, got str 'k'"),
+        ({"body": b"", "headers": {"a": [1]}}, r"the header 'a' of a message is str .* bytes, got list \[1\]"),
+        ({"body": b"", "id": "\ud800"}, "cannot be stored: UnicodeEncodeError"),
+    ],
+)
+def test_what_is_no_message_is_refused_at_the_call_and_others_go_on(
+    options: dict[str, Any], reason: str, url: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with Publisher(url, channel="orders", outbox=tmp_path / "o.db", declare="queue") as publisher:
+            with pytest.raises((InvalidValue, StoreError), match=reason):
+                await publisher.publish(**options)
+            await (await publisher.publish(b"fit")).confirmed()
+
+    asyncio.run(main())
+
+
+def test_more_than_is_held_in_memory_stays_in_the_store_and_arrives(
+    url: str, outbox: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flyball.publisher.publisher._MOST_HELD", 50)
 
     async def main() -> None:
         await blocked_broker(url)
-        async with Publisher(url, channel="orders", outbox=tmp_path / "o.db") as publisher:
+        async with Publisher(url, channel="orders", outbox=outbox) as publisher:
             handles = await publisher.publish_many(Message(b"%d" % n) for n in range(2000))
-            assert publisher._backlog.held < 2000
+            assert outbox == "memory" or publisher._backlog.held < 2000
             del handles[10:]  # nobody waits for most of them
             await free(url)
             async with await connect(url) as broker:

@@ -16,7 +16,8 @@ with the same id. Everything is async and belongs to the event loop that opened 
 
 from __future__ import annotations
 
-import uuid
+import os
+import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
@@ -31,9 +32,15 @@ Start: TypeAlias = Literal["earliest", "latest"]
 _NO_HEADERS: Mapping[str, HeaderValue] = MappingProxyType({})
 
 
+# Seeded by the system once, not asked for every id: that would cost more than all else a message needs. Ids are
+# no secrets, they only have to differ; so a forked process begins a sequence of its own.
+_ids = random.Random()
+os.register_at_fork(after_in_child=_ids.seed)
+
+
 def new_id() -> str:
     """A message id: 32 hexadecimal digits, unique without coordination."""
-    return uuid.uuid4().hex
+    return f"{_ids.getrandbits(128):032x}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,11 @@ class Link:
         self._unblocked.set()
         connection.add_on_connection_blocked_callback(lambda *_: self._unblocked.clear())
         connection.add_on_connection_unblocked_callback(lambda *_: self._unblocked.set())
-        self._control = (await self.channel()).raw
+        try:
+            self._control = (await self.channel()).raw
+        except BaseException:
+            self.abort()  # a connection that nobody watches could be waited for without end
+            raise
         self._watcher = asyncio.create_task(self._watch(connection))
 
     async def channel(self) -> OpenChannel:

@@ -155,7 +155,8 @@ class RabbitSender:
         fates: list[BrokerError | None] = [None] * len(messages)
         under_way: deque[tuple[_Run, list[int]]] = deque()
         for start in range(0, len(messages), _RUN):
-            if channel.is_open:
+            # A connection that was given up is lost before its channels know: nobody would settle a run there.
+            if channel is self._channel and channel.is_open:
                 under_way.append(self._publish_run(channel, messages, start, fates))
             else:
                 lost = Unreachable(f"the connection was lost before this was sent to {self._channel_name!r}")

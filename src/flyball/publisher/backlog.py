@@ -75,11 +75,16 @@ class Backlog:
     def next_range(self) -> tuple[int, int] | None:
         return self._unread[0][:2] if self._unread else None
 
-    def read(self, limit: int, found: Sequence[Pending]) -> tuple[list[Handle], int]:
-        """The store gave these of `next_range`, at most `limit`; what is to be sent, and how many are new."""
+    def read(self, until: int, limit: int, found: Sequence[Pending]) -> tuple[list[Handle], int]:
+        """Asked for `next_range`, which ended with number `until`, the store gave these, at most `limit`.
+
+        Returns what is to be sent, and how many are new. While the store was read the range may have grown: what
+        came after `until` has not been looked at.
+        """
         _, last, ours = self._unread.popleft()
-        if len(found) >= limit and found[-1].seq < last:
-            self._unread.appendleft(_Range(found[-1].seq + 1, last, ours))
+        looked_at = found[-1].seq if len(found) >= limit else until
+        if looked_at < last:
+            self._unread.appendleft(_Range(looked_at + 1, last, ours))
         handles = []
         for pending in found:
             fresh = from_store(pending, self._required, self._ageing_s)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from types import UnionType
 
 from flyball.brokers import Message
-from flyball.errors import FlyballError
+from flyball.errors import FlyballError, InvalidValue
 from flyball.store.outbox import LEAST_URGENT, OutboxMessage, Pending
 
 
@@ -82,6 +83,22 @@ class Handle:
         if self._future is not None and not self._future.done():
             self._future.set_exception(error)
             self._future.exception()  # seen: nobody may be waiting
+
+
+def check_fit(message: Message) -> None:
+    """A message that cannot be kept is refused at the call: later it would stand in the way of others."""
+    if type(message.body) is bytes and type(message.id) is str and message.key is None and not message.headers:
+        return  # the everyday case, at a tenth of the cost
+    wanted: tuple[tuple[str, object, type | UnionType], ...] = (
+        ("body", message.body, bytes),
+        ("id", message.id, str),
+        ("key", message.key, bytes | None),
+        *((f"header {name!r}", value, str | int | float | bytes) for name, value in message.headers.items()),
+    )
+    for what, value, kind in wanted:
+        if not isinstance(value, kind):
+            name = kind.__name__ if isinstance(kind, type) else str(kind)
+            raise InvalidValue(f"the {what} of a message is {name}, got {type(value).__name__} {value!r:.60}")
 
 
 def stored_form(handle: Handle) -> OutboxMessage:

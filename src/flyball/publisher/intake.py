@@ -7,6 +7,7 @@ so the busier it is the more messages share the wait for the disk, and a lone me
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,6 +17,8 @@ from flyball.publisher.entry import Dropped, Handle, stored_form
 from flyball.publisher.memory_outbox import OutboxLike
 from flyball.publisher.pool import WorkerPool
 from flyball.store.protocol import DiskFull, Full, StoreError
+
+log = logging.getLogger(__name__)
 
 WhenFull: TypeAlias = Literal["wait", "error", "drop"]
 
@@ -111,7 +114,13 @@ class Intake:
         try:
             while self._groups:
                 group = self._groups.popleft()
-                await self._store(group.handles)
+                try:
+                    await self._store(group.handles)
+                except Exception as error:  # whatever it is, nobody must wait for a commit that will not come
+                    log.exception("storing messages failed in a way that no store error describes")
+                    for handle in group.handles:
+                        if not handle.accepted:
+                            self._refuse(handle, StoreError(f"cannot be stored: {type(error).__name__}: {error}"))
                 self._buffered -= len(group.handles)
                 self._room.set()
                 if not group.done.done():

@@ -17,7 +17,7 @@ from typing import Any
 from flyball.brokers import Broker, Message, Sender, SendResult, connect
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.port import BrokerError, Kind, TooLarge, Unconfirmed, Unreachable
-from flyball.errors import InvalidValue
+from flyball.errors import FlyballError, InvalidValue
 from flyball.publisher import policy as rules
 from flyball.publisher.entry import Handle, ReadyQueue
 
@@ -87,7 +87,7 @@ class Lane:
         self.target = target
         self.counts = LaneCounts()
         self.receipts: deque[rules.Receipt] = deque(maxlen=_KEPT_RECEIPTS)
-        self.trouble: BrokerError | None = None
+        self.trouble: FlyballError | None = None
         """Why the target took nothing the last time, None once it takes messages again."""
         self._policy = policy
         self._state = rules.start(policy, now_s(), batch=batch)
@@ -256,8 +256,13 @@ class Lane:
                 try:
                     self._broker, self._sender = await self.target.open()
                     break
-                except BrokerError as error:
+                except FlyballError as error:
                     self.trouble = error
+                except Exception as error:  # a fault of a client library must not end the waiting for the broker
+                    log.exception(
+                        "%s: connecting failed in a way that no broker error describes", self.target.channel
+                    )
+                    self.trouble = Unreachable(f"connecting raised {type(error).__name__}: {error}")
         while True:
             blocked = self._sender.blocked
             if blocked != self._state.blocked:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from flyball.control.step import Controller
 from flyball.errors import FlyballError, InvalidValue
 from flyball.publisher import policy as rules
 from flyball.publisher.backlog import Backlog
-from flyball.publisher.entry import Dropped, Handle, Rejected
+from flyball.publisher.entry import Dropped, Handle, Rejected, check_fit
 from flyball.publisher.intake import Intake, WhenFull
 from flyball.publisher.lane import Lane, Target, now_s
 from flyball.publisher.memory_outbox import MemoryOutbox, OutboxLike
@@ -161,7 +162,9 @@ class Publisher:
                     "receive", lambda: Outbox(database, max_bytes=self._max_bytes or _DISK_BYTES)
                 )
             newest = await self._pool.run("publish", self._outbox.newest)
-            self._backlog = Backlog(newest, required=self._require, ageing_s=self._ageing_s, most_held=_MOST_HELD)
+            # Without a file nothing can be read again: all of it is held, and `max_bytes` alone bounds it.
+            most_held = _MOST_HELD if self._memory is None else sys.maxsize
+            self._backlog = Backlog(newest, required=self._require, ageing_s=self._ageing_s, most_held=most_held)
             self._intake = Intake(
                 self._outbox,
                 self._pool,
@@ -230,10 +233,11 @@ class Publisher:
         if name is None:
             raise InvalidValue("this publisher has no channel of its own: name one, publish(…, channel=…)")
         required = self._require
-        handles = [
-            Handle(message, name, urgency, len(message.body) + len(message.key or b"") + _OVERHEAD_BYTES, required)
-            for message in messages
-        ]
+        handles = []
+        for message in messages:
+            check_fit(message)
+            size_bytes = len(message.body) + len(message.key or b"") + _OVERHEAD_BYTES
+            handles.append(Handle(message, name, urgency, size_bytes, required))
         if not handles:
             return handles
         self._lanes_of(name)
@@ -417,7 +421,7 @@ class Publisher:
                 except StoreError:
                     await asyncio.sleep(_RETRY_S)
                     continue
-                handles, new = self._backlog.read(_READ_TOGETHER, found)
+                handles, new = self._backlog.read(wanted[1], _READ_TOGETHER, found)
                 self._unsettled += new
                 self._hand_over(handles)
                 self._settled.set()

@@ -1,0 +1,63 @@
+"""Which messages are in memory and which in the store only: every accepted number is handed over exactly once."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from flyball.brokers import Message
+from flyball.publisher.backlog import Backlog
+from flyball.publisher.entry import Handle
+from flyball.store.outbox import OutboxMessage, Pending
+
+LIMIT = 3
+
+
+def handle() -> Handle:
+    return Handle(Message(b""), "orders", 4, 0, 1)
+
+
+def stored(first: int, last: int) -> list[Pending]:
+    """What a store that holds everything gives for a range."""
+    return [Pending(seq, 0.0, OutboxMessage(str(seq), "orders", b"")) for seq in range(first, last + 1)][:LIMIT]
+
+
+@given(
+    earlier=st.integers(0, 8),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["ours", "theirs", "ask", "answer", "done"]), st.integers(1, 8)),
+        min_size=20,
+        max_size=60,
+    ),
+)
+@example(earlier=0, steps=[("theirs", 1), ("ask", 1), ("theirs", 1), ("answer", 1)])
+def test_whatever_is_written_while_the_store_is_read_is_handed_over_once(
+    earlier: int, steps: list[tuple[str, int]]
+) -> None:
+    backlog = Backlog(earlier, required=1, ageing_s=5.0, most_held=4)
+    newest, asked = earlier, None
+    out: list[int] = []
+
+    def answer(asked: tuple[int, int]) -> None:
+        handles, _ = backlog.read(asked[1], LIMIT, stored(*asked))
+        out.extend(each.seq for each in handles)
+
+    for what, count in steps:
+        if what == "ours":
+            seqs = range(newest + 1, newest + count + 1)
+            out += [each.seq for each in backlog.committed([handle() for _ in seqs], seqs, 0.0)]
+            newest += count
+        elif what == "theirs":
+            newest += count
+            backlog.seen(newest)
+        elif what == "ask" and asked is None and backlog.has_room:
+            asked = backlog.next_range()
+        elif what == "answer" and asked is not None:
+            answer(asked)
+            asked = None
+        elif what == "done":
+            backlog.held -= min(count, backlog.held)
+    while (asked := asked or backlog.next_range()) is not None:
+        answer(asked)
+        asked = None
+    assert sorted(out) == list(range(1, newest + 1))
