@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from flyball.errors import InvalidValue, require
 from flyball.pipeline import entry
 from flyball.pipeline.columns import EVENT, MALFORMED, MARK, Column, Columns
@@ -19,6 +21,7 @@ from flyball.pipeline.marks import is_mark, mark_time_s
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_NEWLINE, _OPEN, _OPEN_LIST = b"\n{["
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -105,7 +108,8 @@ class RowsParser:
 def _places(first_offset: int, count: int, offsets: Sequence[int] | None) -> pa.Array:
     import pyarrow as pa
 
-    return pa.array(range(first_offset, first_offset + count) if offsets is None else offsets, pa.int64())
+    places = np.arange(first_offset, first_offset + count) if offsets is None else offsets
+    return pa.array(places, pa.int64())
 
 
 def _own_columns(partition: int, places: pa.Array) -> list[pa.Array]:
@@ -154,10 +158,12 @@ class JsonParser:
 
         # One line a body, each starting an object: Arrow's reader (26.0) crashes on a line that is "null".
         text = b"\n" + b"\n".join(bodies)
-        if not text.count(b"\n") == text.count(b"\n{") == len(bodies):
+        letters = np.frombuffer(text, dtype=np.uint8)
+        lines = np.flatnonzero(letters == _NEWLINE)
+        if lines.size != len(bodies) or lines[-1] + 1 == letters.size or np.any(letters[lines + 1] != _OPEN):
             return None
         # What Arrow takes and JSON proper does not; a hit inside a string only costs the slow way.
-        if any(word in text for word in (b"\0", b"NaN", b"Inf")) or _may_nest_deep(text, len(bodies)):
+        if any(word in text for word in (b"\0", b"NaN", b"Inf")) or _may_nest_deep(letters, len(bodies)):
             return None
         try:
             text.decode()  # Arrow would let broken UTF-8 through
@@ -199,9 +205,9 @@ class JsonParser:
         return {item.name: _checked(value.get(item.name), item) for item in self._columns.items}
 
 
-def _may_nest_deep(text: bytes, bodies: int) -> bool:
+def _may_nest_deep(letters: np.ndarray[tuple[int], np.dtype[np.uint8]], bodies: int) -> bool:
     """Whether some body might nest deeper than the line-by-line parser allows (1024 levels)."""
-    return text.count(b"{") + text.count(b"[") - bodies > 1000
+    return int(np.count_nonzero(letters == _OPEN) + np.count_nonzero(letters == _OPEN_LIST)) - bodies > 1000
 
 
 def _checked(value: Any, column: Column) -> Any:

@@ -7,7 +7,7 @@ looked up by joins on equal numbers only, one for each length of prefix in the t
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 
@@ -19,6 +19,7 @@ from flyball.pipeline.subnets import as_number
 from flyball.pipeline.tier1.base import OWN, TierOneStep, is_event, known
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -33,6 +34,7 @@ class Augment(TierOneStep):
     add: Annotated[str, Field(description="columns of the table to add: name and type, as in columns")]
 
     _read: LookupTable | None = PrivateAttr(default=None)
+    _frames: dict[tuple[str, str], DataFrame] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -68,7 +70,7 @@ class Augment(TierOneStep):
         table = self._table(columns)
         after = self.output(columns)
         if self.subnet is None:
-            joined = _joined(rows, table, columns.types[self.on], self._added, f"`{self.on}`", "_found")
+            joined = self._joined(rows, table, columns.types[self.on], f"`{self.on}`", "_found")
             found = {name: f"_found.`{name}`" for name in self._added.names}
         else:
             joined, found = self._by_subnet(rows, table)
@@ -85,7 +87,7 @@ class Augment(TierOneStep):
                 tuple(table.values[place] for place in chosen),
             )
             masked = f"_address - pmod(_address, {2 ** (32 - length)}L)"
-            rows = _joined(rows, part, "bigint", self._added, masked, f"_found{length}")
+            rows = self._joined(rows, part, "bigint", masked, f"_found{length}")
         hits = " ".join(f"WHEN _found{length} IS NOT NULL THEN _found{length}.`{{0}}`" for length in lengths)
         types = self._added.types
         return rows, {
@@ -93,16 +95,27 @@ class Augment(TierOneStep):
             for name, kind in types.items()
         }
 
+    def _joined(self, rows: DataFrame, table: LookupTable, key_type: str, key_sql: str, name: str) -> DataFrame:
+        """The rows with a struct `name` of the added columns, null where the table has no such key."""
+        from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-def _joined(
-    rows: DataFrame, table: LookupTable, key_type: str, added: Columns, key_sql: str, name: str
-) -> DataFrame:
-    """The rows with a struct `name` of the added columns, null where the table has no such key."""
-    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+        spark = rows.sparkSession
+        place = (spark.sparkContext.applicationId, name)
+        if place not in self._frames:  # made once for all batches
+            self._frames[place] = spark.createDataFrame(_arrow(table, key_type, self._added, name))
+        on = F.expr(f"CASE WHEN {is_event()} THEN {key_sql} END")
+        return rows.join(F.broadcast(self._frames[place]), on == F.col("_key"), "left").drop("_key")
 
-    fields = ", ".join(f"`{item.name}`: {item.sql_type}" for item in added.items)
-    data: list[Any] = list(zip(table.keys, table.values, strict=True))
-    schema = f"_key {key_type}, {name} struct<{fields}>"
-    small = rows.sparkSession.createDataFrame(data, schema)
-    on = F.expr(f"CASE WHEN {is_event()} THEN {key_sql} END")
-    return rows.join(F.broadcast(small), on == F.col("_key"), "left").drop("_key")
+
+def _arrow(table: LookupTable, key_type: str, added: Columns, name: str) -> pa.Table:
+    """The table with the added columns as one struct. Spark keeps an Arrow table of this size in its plan, and
+    needs no job of its own to hand it to the workers."""
+    import pyarrow as pa
+
+    fields = [
+        pa.array([row[place] for row in table.values], kind)
+        for place, kind in enumerate(added.event_schema().types)
+    ]
+    found = pa.StructArray.from_arrays(fields, names=list(added.names))
+    key = Columns((Column("key", key_type, required=True),)).event_schema().field(0).type
+    return pa.table({"_key": pa.array(table.keys, key), name: found})
