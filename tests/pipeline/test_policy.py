@@ -89,6 +89,16 @@ def test_pace_grows_from_small_batches_to_the_capacity() -> None:
     assert 0.22 + 5e-6 * count == pytest.approx(2.0, rel=0.02)
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_pace_does_not_shrink_batches_to_nothing_where_the_events_are_not_what_takes_long(noise: float) -> None:
+    rng, pace, count, sizes = random.Random(5), Pace(), 1000, []
+    for _ in range(60):  # an interval is 2 s, but a batch takes 2.5 s before the first event
+        pace = pace.after(count, (2.5 + 1e-5 * count) * rng.lognormvariate(0.0, noise))
+        count = pace.most_events(2.0, at_least=1000)
+        sizes.append(count)
+    assert sum(sizes[-10:]) / 10 > 10_000
+
+
 weights_of = st.lists(st.floats(0.02, 1.0), min_size=1, max_size=5).map(
     lambda raw: [share / sum(raw) for share in raw]
 )

@@ -17,7 +17,11 @@ from flyball.control.step import Sample
 from flyball.errors import InvalidValue
 
 _KEEP_SIZE = 0.7
-_KEEP_PACE = 0.5
+_KEEP_PACE = 0.7
+_DOUBTED_SPREAD = 0.1  # sizes that differ by less tell nothing about c and s
+_MOST_GROWTH = 8.0  # from one batch to the next
+_MOST_GROWTH_IF_SLOW = 1.5
+_SLOW = 1.25
 _FIRST_EVENT_BYTES = 1024.0
 _WORST_FACTOR = 2.0
 
@@ -129,25 +133,49 @@ def _learned(state: FlowState, events: int, result_bytes: int) -> FlowState:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast batches go through, so that none is larger than an interval's work: a large batch is dead time.
+    """How large a batch may be without being more than an interval's work: a large batch is dead time.
 
-    A batch of n events takes T ≈ c + s·n. The rate n/T of a small batch is below capacity, but T is then below
-    the interval too, and a bound of (n/T)·interval > n lets the next batch grow.
+    A batch of n events takes T ≈ c + s·n. Both are told apart by averages of n, T, n² and n·T; while all batches
+    are of one size c counts as nothing. Where c is long, as at the start or beside a hog, small batches would be
+    all c and no work: at least half an interval of every batch is work.
 
     >>> pace = Pace().after(events=1000, seconds=0.25)
     >>> pace.most_events(interval_s=2.0, at_least=500)
     8000
     """
 
-    rate: float | None = None
+    events: float | None = None
+    seconds: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
 
     def after(self, events: int, seconds: float) -> Pace:
         if events <= 0 or seconds <= 0:
             return self
-        return Pace(ewma(self.rate, events / seconds, _KEEP_PACE))
+        if self.events is None:
+            return Pace(float(events), seconds, float(events) ** 2, events * seconds)
+        return Pace(
+            ewma(self.events, events, _KEEP_PACE),
+            ewma(self.seconds, seconds, _KEEP_PACE),
+            ewma(self.squares, events * events, _KEEP_PACE),
+            ewma(self.products, events * seconds, _KEEP_PACE),
+        )
 
     def most_events(self, interval_s: float, at_least: int) -> int:
-        return at_least if self.rate is None else max(at_least, int(self.rate * interval_s))
+        if self.events is None:
+            return at_least
+        whole = self.seconds / self.events
+        doubt = (_DOUBTED_SPREAD * self.events) ** 2
+        spread = self.squares - self.events**2
+        together = self.products - self.events * self.seconds
+        slow = self.seconds > _SLOW * interval_s
+        growth = _MOST_GROWTH_IF_SLOW if slow else _MOST_GROWTH
+        if slow and spread < doubt:
+            return max(at_least, int(growth * self.events))  # is it c or the events? Another size tells
+        per_event_s = clamp((together + doubt * whole) / (spread + doubt), whole / _MOST_GROWTH, whole)
+        base_s = self.seconds - per_event_s * self.events
+        work_s = max(interval_s - base_s, interval_s / 2)
+        return max(at_least, int(min(work_s / per_event_s, growth * self.events)))
 
 
 def shares_fit(allowed: Sequence[int], weights: Sequence[float]) -> int:
