@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,9 @@ def test_small_result_queues_make_input_wait_and_lose_nothing(spark: SparkSessio
     levels = QueueLevels(url, "results").read([0, 1])
     assert all(level.queued_bytes == 0 for level in levels)
     assert sum(level.events for level in levels) == len(bodies)
+    with sqlite3.connect(tmp_path / "loops.db") as file:
+        loops = {name for (name,) in file.execute("SELECT DISTINCT loop FROM receipts")}
+    assert {"lane-0 flow", "lane-1 flow"} <= loops
 
 
 def test_a_wrong_number_of_lanes_is_refused(tmp_path: Path) -> None:

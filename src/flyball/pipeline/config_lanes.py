@@ -16,6 +16,10 @@ class LanesConfig(BaseModel):
     balance: Annotated[
         bool, Field(description="Share events so that the lanes' delays become equal; false: equal shares")
     ] = True
+    control: Annotated[
+        bool,
+        Field(description="False: equal shares of max_rows a batch, whatever the result queues hold"),
+    ] = True
     queue_bytes: Annotated[int, Field(gt=0, description="Size of a lane's result queue")] = 64_000_000
     free_bytes: Annotated[int, Field(gt=0, description="Free space of a result queue that flow control holds")] = (
         40_000_000
@@ -40,4 +44,4 @@ class LanesConfig(BaseModel):
     @property
     def loops(self) -> int:
         """Control loops: flow control of each result queue, and one that balances the lanes."""
-        return self.count + (self.balance and self.count > 1)
+        return self.count + (self.balance and self.count > 1) if self.control else 0

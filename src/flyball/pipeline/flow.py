@@ -6,13 +6,16 @@ of it has to survive, for what was decided for a batch travels in the batch's of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from flyball.control.filters import ewma
+from flyball.loops.policy import Receipt
 from flyball.pipeline import policy
 from flyball.pipeline.policy import Balancer, BalanceState, BatchTimes, FlowControl, FlowState, Pace
-from flyball.pipeline.queues import Level, QueueLevels
+from flyball.pipeline.queues import Level
+from flyball.pipeline.receipts import balance_receipt, flow_receipt
 
 _LEAST_BATCH = 1_000
 _BALANCE_EVERY_S = 1.0
@@ -27,10 +30,17 @@ class Admitted:
     weights: tuple[float, ...]
 
 
+class Levels(Protocol):
+    """The free-space sensor."""
+
+    def read(self, lanes: Sequence[int]) -> Sequence[Level]: ...
+
+
 class Admission:
     """Decides, batch by batch, how many events come in and how the lanes share them.
 
-    Without `flow` only the pace bounds a batch: to what the batches before it got through in an interval.
+    Without `flow` only the pace bounds a batch: to what the batches before it got through in an interval. With
+    neither of them a batch is as large as allowed. `told` hears what the loops did.
     """
 
     def __init__(
@@ -38,13 +48,15 @@ class Admission:
         lanes: Sequence[int],
         most_events: int,
         interval_s: float,
-        levels: QueueLevels | None = None,
+        levels: Levels | None = None,
         flow: FlowControl | None = None,
         balance: bool = False,
+        paced: bool = True,
+        told: Callable[[Receipt], None] = lambda _: None,
     ) -> None:
         self.lanes = tuple(lanes)
         self._most_events, self._interval_s = most_events, interval_s
-        self._levels, self._flow = levels, flow
+        self._levels, self._flow, self._paced, self._told = levels, flow, paced, told
         self._pace = Pace()
         self._flows: dict[int, FlowState] = {}
         self._balancer = Balancer(len(self.lanes)) if balance else None
@@ -61,7 +73,9 @@ class Admission:
     def decide(self, now_s: float, backlog: int) -> Admitted:
         """Called when a batch could begin, that is when the one before it is complete."""
         self._batch_done(now_s)
-        allowed = min(backlog, self._most_events, self._pace.most_events(self._interval_s, _LEAST_BATCH))
+        allowed = min(backlog, self._most_events)
+        if self._paced:
+            allowed = min(allowed, self._pace.most_events(self._interval_s, _LEAST_BATCH))
         if backlog <= 0:
             return Admitted(0, self._weights)
         if self._levels is not None:
@@ -96,7 +110,10 @@ class Admission:
             if state is None:
                 state = policy.flow_start(self._flow, now_s, free, level.events, level.appended_bytes)
             else:
+                before = state
                 state = policy.flow_step(self._flow, state, now_s, free, level.events, level.appended_bytes)
+                if state.since_s != before.since_s:
+                    self._told(flow_receipt(lane, self._flow, now_s, free, before, state))
             self._flows[lane] = state
             allowed.append(policy.admissible(state, free))
         return allowed
@@ -113,5 +130,8 @@ class Admission:
         state = self._balance or self._balancer.initial(self._weights)
         delays = [self._service_s.get(lane) for lane in self.lanes]
         self._balance = self._balancer.step(state, now_s, _BALANCE_EVERY_S, delays, self._times.load)
+        known = [delay for delay in delays if delay is not None]
+        if len(known) == len(delays) > 1:
+            self._told(balance_receipt(now_s, known, self._weights, self._balance.weights))
         self._weights = self._balance.weights
         self._balanced_at = now_s

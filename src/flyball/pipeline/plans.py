@@ -11,7 +11,7 @@ whatever has happened since.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ from flyball.pipeline import entry, policy
 from flyball.pipeline.flow import Admission
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.queues import QueueLevels, lanes_name, last_bodies, wanted_lanes
+from flyball.pipeline.receipts import ReceiptFile
 from flyball.pipeline.shares import Range, Share, cut, events_in, first_events, ranges_of
 from flyball.pipeline.ticks import Tick, UnreadTicks, ticks_name
 
@@ -82,6 +83,23 @@ class Bounds:
     results: str = ""
     flow: FlowControl | None = None
     balance: bool = False
+    control: bool = True
+    told: ReceiptFile = field(default_factory=lambda: ReceiptFile(""))
+
+    def admission(self, lanes: Sequence[int], url: str) -> Admission:
+        """Of these lanes, or with `control` off: equal shares of as many rows as are allowed at all."""
+        if not self.control:
+            return Admission(lanes, self.most_rows, self.interval_s, paced=False)
+        levels = QueueLevels(url, self.results)
+        return Admission(
+            lanes,
+            self.most_rows,
+            self.interval_s,
+            levels,
+            self.flow,
+            self.balance and len(lanes) > 1,
+            told=self.told,
+        )
 
 
 class Plan(Protocol):
@@ -195,10 +213,7 @@ class SharedLanes(_OfLog):
         bounds = self._bounds
         lanes = tuple(range(wanted_lanes(self._readers(lanes_name(bounds.results)), self._lanes)))
         if self._admission is None or self._admission.lanes != lanes:
-            levels = QueueLevels(self._url, bounds.results)
-            self._admission = Admission(
-                lanes, bounds.most_rows, bounds.interval_s, levels, bounds.flow, bounds.balance
-            )
+            self._admission = bounds.admission(lanes, self._url)
         return self._admission
 
 
@@ -229,9 +244,8 @@ class OwnLane:
 
     def following(self, start: Offset, now_s: float) -> Offset:
         if self._unread is None or self._admission is None:
-            bounds, levels = self._bounds, QueueLevels(self._url, self._bounds.results)
             self._unread = UnreadTicks(self._readers(self._ticks), self._lane)
-            self._admission = Admission((self._lane,), bounds.most_rows, bounds.interval_s, levels, bounds.flow)
+            self._admission = self._bounds.admission((self._lane,), self._url)
         ticks = self._unread.after(start["next"][0])
         if not ticks:
             return start

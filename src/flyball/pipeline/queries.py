@@ -46,6 +46,8 @@ class Queries:
             "queue_bytes": lanes.queue_bytes,
             "free_bytes": lanes.free_bytes,
             "balance": str(lanes.balance).lower(),
+            "control": str(lanes.control).lower(),
+            "telemetry": (self._folder / "loops.db").absolute(),
         }
         return self.stream({**by_config, **options})
 

@@ -40,6 +40,7 @@ from flyball.pipeline.columns import EVENT, MARK, Columns
 from flyball.pipeline.parse import parser_of
 from flyball.pipeline.plans import Bounds, Offset, OwnLane, Plan, Readers, SharedLanes, WholeLog
 from flyball.pipeline.policy import FlowControl
+from flyball.pipeline.receipts import ReceiptFile
 from flyball.pipeline.sampling import EventSample, rows_of_each
 from flyball.pipeline.shares import END, EventTime, Share, ShareEnd
 
@@ -59,6 +60,8 @@ _DEFAULTS = {
     "balance": "true",
     "lane": "",
     "values": "",
+    "control": "true",
+    "telemetry": "",
     "sample": "",
 }
 _OPTIONS = {"url", "log", "columns", "event_time", *_DEFAULTS}
@@ -147,7 +150,8 @@ class LogStreamReader(DataSourceStreamReader):
         if not results:
             return WholeLog(self._readers, self._log, Bounds(most, interval_s), tasks)
         flow = FlowControl(_positive(given, "queue_bytes"), _positive(given, "free_bytes"), interval_s)
-        bounds = Bounds(most, interval_s, results, flow, _flag(given, "balance"))
+        told = ReceiptFile(given["telemetry"])
+        bounds = Bounds(most, interval_s, results, flow, _flag(given, "balance"), _flag(given, "control"), told)
         if given["lane"]:
             return OwnLane(self._readers, self._url, bounds, _lane(given["lane"]), tasks)
         return SharedLanes(self._readers, self._url, self._log, bounds, tasks)

@@ -1,0 +1,93 @@
+"""What the lanes' loops did, as receipts of the loops' telemetry.
+
+The loops live in the process that plans a source's batches, so their receipts go to a file: a table `receipts` as
+`loops.telemetry.sqlite` keeps it, bounded, for all lanes of a host together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flyball.control.step import Value
+from flyball.loops.policy import Receipt
+from flyball.loops.telemetry.sqlite import SqliteSink
+from flyball.pipeline.policy import FlowControl, FlowState
+
+
+def flow_receipt(
+    lane: int, flow: FlowControl, now_s: float, free: float, before: FlowState, after: FlowState
+) -> Receipt:
+    """An interval is over: so much was free, so much had been admitted in it, so much may be in the next.
+
+    Free space and the admitted results are in bytes.
+    """
+    late_s = now_s - before.since_s - flow.interval_s
+    return _receipt(
+        f"lane-{lane} flow",
+        now_s,
+        float(flow.reference_bytes),
+        free,
+        before.granted_bytes,
+        after.budget_bytes,
+        saturated=int(after.budget_bytes >= flow.limit_bytes) - int(after.budget_bytes <= 0.0),
+        missed=int(late_s // flow.interval_s),
+        reason=f"{before.event_bytes:.0f} bytes of results an event" if before.event_bytes else "",
+    )
+
+
+def balance_receipt(now_s: float, delays_s: Sequence[float], before: Value, after: Value) -> Receipt:
+    """The lanes' shares; what is measured are their delays in seconds, which are to become equal."""
+    mean_s = sum(delays_s) / len(delays_s)
+    return _receipt("lanes balance", now_s, (mean_s,) * len(delays_s), tuple(delays_s), before, after)
+
+
+def _receipt(
+    loop: str,
+    now_s: float,
+    setpoint: Value,
+    measurement: Value,
+    applied: Value,
+    command: Value,
+    *,
+    saturated: int = 0,
+    missed: int = 0,
+    reason: str = "",
+) -> Receipt:
+    return Receipt(
+        loop=loop,
+        time=now_s,
+        setpoint=setpoint,
+        measurement=measurement,
+        applied=applied,
+        proposed=command,
+        command=command,
+        mode="on",
+        frozen=False,
+        saturated=saturated,
+        missed=missed,
+        parts={},
+        reason=reason,
+    )
+
+
+class ReceiptFile:
+    """Opens the file when the first receipt comes: the object is pickled before that. No path: nothing is kept."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._sink: SqliteSink | None = None
+        self._epoch_s = 0.0
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_path": self._path, "_sink": None, "_epoch_s": 0.0}
+
+    def __call__(self, receipt: Receipt) -> None:
+        """`receipt.time` is of the monotonic clock, as everything in planning; the file has dates."""
+        if not self._path:
+            return
+        if self._sink is None:
+            self._sink = SqliteSink(self._path)
+            self._epoch_s = time.time() - time.monotonic()
+        self._sink.write([replace(receipt, time=receipt.time + self._epoch_s)])
