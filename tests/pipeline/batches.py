@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from flyball.pipeline import rules
-from flyball.pipeline.columns import EVENT, MALFORMED, MARK, Columns
+from flyball.pipeline.columns import END_MARK, EVENT, MALFORMED, MARK, Columns
 from flyball.pipeline.rules.base import RuleBase
 from flyball.pipeline.rules.gate import GateState
 
@@ -57,7 +57,8 @@ def rows(events: Sequence[Event], first: int = 0, seed: int = 0) -> list[Event]:
 
 
 def mark(time_s: float) -> Event:
-    return {"_kind": MARK, "event_time": time_s, "_partition": 0, "_offset": -1}
+    """The one that ends the input."""
+    return {"_kind": MARK, "event_time": time_s, "_partition": 0, "_offset": -1, "_body": END_MARK}
 
 
 def frame(spark: SparkSession, data: Sequence[Event], columns: Columns = COLUMNS) -> DataFrame:

@@ -51,11 +51,11 @@ def random_bodies(rng: random.Random, first: int, count: int) -> list[bytes]:
     return bodies
 
 
-def publish(url: str, bodies: list[bytes]) -> None:
+def publish(url: str, bodies: list[bytes], log: str = "events") -> None:
     async def send() -> None:
         async with await connect(url) as broker:
-            await broker.declare("events", "log")
-            sender = await broker.sender("events")
+            await broker.declare(log, "log")
+            sender = await broker.sender(log)
             for result in await sender.send_batch([Message(body) for body in bodies]):
                 assert result.ok
 

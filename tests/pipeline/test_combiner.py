@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import math
 import random
@@ -17,11 +18,12 @@ import pytest
 from flyball.brokers import connect
 from flyball.brokers.log_reader import open_log_reader
 from flyball.pipeline import entry
-from flyball.pipeline.combiner import Combiner, CombinerSettings, ResultsLost
+from flyball.pipeline.combiner import Combiner, CombinerSettings
 from flyball.pipeline.lane import Lanes
 from flyball.pipeline.queues import QueueLevels
 from flyball.pipeline.shares import ShareEnd
 from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.taking import ResultsLost
 
 SCHEMA = pa.schema(
     [("load", pa.float64()), ("event_time", pa.float64()), ("_partition", pa.int32()), ("_offset", pa.int64())]
@@ -297,3 +299,28 @@ def test_results_that_retention_took_away_are_missed_and_not_skipped(tmp_path: P
     fill(url, [Tick({0: [(100.0, 100)], 1: []}), Tick({0: [], 1: []}, ends=True)], first=3)
     with pytest.raises(ResultsLost, match=r"make lanes.queue_bytes larger"):
         combine(url, tmp_path, LogSinks(url))
+
+
+def test_where_pipelines_feed_it_the_slowest_counts_until_it_is_silent_for_too_long(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    sinks = LogSinks(url)
+    sinks.open()
+    lanes = Lanes(sinks, url, "results", 1 << 22)
+    marks: list[dict[str, float]] = [{"lyon": 30.0, "paris": 10.0}, {"lyon": 60.0}]
+    for tick, promised in enumerate(marks):
+        rows = [(20.0 * tick + at, 4 * tick + at) for at in (1, 9, 15)]
+        ranges = ((0, 4 * tick, 4 * tick + 4),)
+        end = ShareEnd(0, ranges, (0,), False, 3, 0.1, 20.0 * tick + 15, False, marks=promised)
+        lanes.open(0).write(tick, table(rows), end, malformed=0)
+    settings = dataclasses.replace(SETTINGS, fed_by=("lyon", "paris"), fed_timeout_s=60.0)
+    now_s = 0.0
+    combiner = Combiner(url, sinks, settings, tmp_path / "held", lanes=[0], clock=lambda: now_s)
+    combiner.open()
+    while combiner.step():
+        pass
+    assert [at for at, _ in in_order(url)] == [1.0, 9.0]
+    now_s = 60.0
+    while combiner.step():
+        pass
+    assert [at for at, _ in in_order(url)] == [1.0, 9.0, 15.0, 21.0, 29.0, 35.0]
+    sinks.close()

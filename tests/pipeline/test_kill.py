@@ -6,10 +6,14 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import BrokerError
@@ -43,6 +47,22 @@ name = "busy-hosts"
 where = "kind = 'performance' AND in_subnet(ip, '92.126.11.0/24')"
 column = "load"
 above = 2
+
+[[pipeline.sinks]]
+kind = "parquet"
+of = "results"
+path = "out/results"
+every_s = 1
+
+[[pipeline.sinks]]
+kind = "jsonl"
+of = "alerts"
+path = "out/alerts.jsonl"
+
+[[pipeline.sinks]]
+kind = "sqlite"
+of = "results"
+path = "out/found.db"
 """
 
 
@@ -104,3 +124,9 @@ def test_killed_five_times_at_random_points_everything_is_there_exactly_once(tmp
         for row in entry.in_order(entry.decode(body)).to_pylist()
     ]
     assert times == sorted(times)
+    out = tmp_path / "out"
+    assert [json.loads(line) for line in (out / "alerts.jsonl").read_text().splitlines()] == alerts
+    files = [pq.read_table(path) for path in sorted((out / "results").glob("*.parquet"))]
+    assert [row["event_time"] for table in files for row in table.to_pylist()] == times
+    with closing(sqlite3.connect(out / "found.db")) as database:
+        assert [row[0] for row in database.execute("SELECT event_time FROM results ORDER BY rowid")] == times

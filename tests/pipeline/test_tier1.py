@@ -241,6 +241,44 @@ def test_call_runs_a_function_of_the_user(spark: SparkSession, data: list[Event]
     assert found == expected(data, change, columns)
 
 
+def drops_what_is_no_event(rows: DataFrame) -> DataFrame:
+    return rows.where("load > 1")
+
+
+def asks_for_nothing_known(rows: DataFrame) -> DataFrame:
+    return rows.where("lode > 1")
+
+
+def gives_nothing(_rows: DataFrame) -> None:
+    return None
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("double_load", None),
+        (
+            "drops_what_is_no_event",
+            "dropped or multiplied a row whose _kind is 'end'; leave rows alone whose _kind",
+        ),
+        ("forgets_its_place", "gave back rows without the column '_offset'; keep it"),
+        ("asks_for_nothing_known", "cannot work on the events: .*lode"),
+        ("gives_nothing", "gave back NoneType; it has to give back a DataFrame"),
+    ],
+)
+def test_a_function_that_would_lose_results_is_refused_before_any_event_is_read(
+    spark: SparkSession, function: str, message: str | None
+) -> None:
+    chain = steps({"keep": "load > 0"}, {"call": f"{__name__}:{function}"})
+    if message is None:
+        tier1.rehearse(chain, COLUMNS, spark)
+        return
+    with pytest.raises(StepFailed, match=message) as refused:
+        tier1.rehearse(chain, COLUMNS, spark)
+    assert str(refused.value).startswith(f"tier1[number 2].call: {__name__}:{function} ")
+    assert "\n" not in str(refused.value)
+
+
 def test_call_says_what_a_function_lost(spark: SparkSession, data: list[Event]) -> None:
     with pytest.raises(StepFailed, match="forgets_its_place gave back rows without the column '_offset'"):
         run(spark, data, {"call": f"{__name__}:forgets_its_place"})

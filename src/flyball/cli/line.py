@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import signal
 import time
@@ -11,15 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from flyball.brokers import connect
+from flyball.brokers.url import BrokerUrl
 from flyball.cli.output import note
 from flyball.lab import demo_events
 from flyball.pipeline.app import Pipeline
 from flyball.pipeline.audit import Audit, audit
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
+from flyball.pipeline.spool import Spooler
 from flyball.publisher.feed import Events, Feed
 
 _REPORT_EVERY_S = 2.0
@@ -62,13 +65,29 @@ class FileSource(_Strict):
         return from_number
 
 
+class QueueSource(_Strict):
+    """Messages of a queue, which are moved to the input log; the run ends by a signal."""
+
+    kind: Literal["queue"]
+    url: Annotated[str, Field(description="Broker of the queue, such as amqp://localhost/")]
+    queue: Annotated[str, Field(min_length=1)]
+
+    @field_validator("url")
+    @classmethod
+    def _has_queues(cls, url: str) -> str:
+        scheme = BrokerUrl.parse(url).scheme
+        if scheme not in ("amqp", "amqps", "sqlite"):
+            raise ValueError(f"{scheme}:// has no queues; use amqp://, amqps:// or sqlite:///…")
+        return url
+
+
 class NoSource(_Strict):
-    """Somebody else fills the input log; the run ends only by a signal."""
+    """Somebody else fills the input log; the run ends by a signal, or when pipelines that feed it have ended."""
 
     kind: Literal["none"]
 
 
-Source: TypeAlias = Annotated[DemoSource | FileSource | NoSource, Field(discriminator="kind")]
+Source: TypeAlias = Annotated[DemoSource | FileSource | QueueSource | NoSource, Field(discriminator="kind")]
 
 
 class LineConfig(_Strict):
@@ -167,7 +186,12 @@ async def _feed(
     feed_for_s: float | None,
 ) -> None:
     if isinstance(config.source, NoSource):
-        await stop.wait()
+        while not stop.is_set() and not (config.pipeline.fed_by and pipeline.ended):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), timeout=1.0)
+        return
+    if isinstance(config.source, QueueSource):
+        await Spooler(config.source.url, config.source.queue, url, config.pipeline.input).run(stop)
         return
     deadline = None if feed_for_s is None else time.monotonic() + feed_for_s
     events = _until(config.source.bodies(), deadline)

@@ -12,5 +12,6 @@ tier1       per-event steps: functions DataFrame → DataFrame
 lane        results into the lanes' result queues; entry is what stands there, queues their names and levels
 combiner    the result queues into one log in event-time order; holding keeps rows until their turn
 rules       inter-event rules over the ordered results; tier_two runs them
+sinks       copies results and alerts to files, tables, channels and web addresses
 sink        appends what a batch brought to a log, exactly once; ledger and audit count where events went
 """

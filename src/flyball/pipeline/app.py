@@ -27,6 +27,7 @@ from flyball.pipeline.queries import Queries
 from flyball.pipeline.queues import lanes_name
 from flyball.pipeline.session import spark_session
 from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.sinks import Sinks
 from flyball.pipeline.tier_one import TierOne
 from flyball.pipeline.tier_two import AlertHandler, TierTwo
 
@@ -61,6 +62,7 @@ class Pipeline:
         self._combiner = Combiner(url, self._sinks, settings, folder / "held", lanes)
         self._rules = TierTwo(url, config, self._sinks, on_alert)
         self._tier1 = TierOne(url, config, self._sinks, self._lanes, _TIER1, monitor_name(config.results))
+        self._written = Sinks(url, config, folder, self._sinks)
         self._queries: Queries | None = None
         self._spark, self._own_spark = spark, spark is None
 
@@ -75,6 +77,7 @@ class Pipeline:
             self._lanes.open(lane)
         self._rules.open()
         self._combiner.start()
+        self._written.start()
         if self._spark is None:
             self._spark = spark_session("flyball", config.master, workdir=self._folder)
         self._queries = queries = Queries(self._spark, self._url, config, self._folder)
@@ -84,6 +87,11 @@ class Pipeline:
     @property
     def totals(self) -> Totals:
         return self._combiner.totals
+
+    @property
+    def ended(self) -> bool:
+        """Everything up to the end of the input has been put in order."""
+        return self._combiner.ended
 
     def set_lanes(self, count: int) -> None:
         """Run so many lanes from one of the next batches on; results of lanes that leave are not lost."""
@@ -96,6 +104,7 @@ class Pipeline:
     def check(self) -> None:
         """Raise if a part has failed."""
         self._combiner.check()
+        self._written.check()
         if self._queries is not None:
             self._queries.check()
 
@@ -114,11 +123,15 @@ class Pipeline:
         self._running.finish(_TIER1)
         self._combiner.drain()
         self._running.finish()
+        if self._combiner.ended:
+            self._rules.end_feeds()
+        self._written.drain()
 
     def stop(self) -> None:
         if self._queries is not None:
             self._queries.stop()
         self._combiner.stop()
+        self._written.stop()
         if self._spark is not None and self._own_spark:
             self._spark.stop()
         self._sinks.close()

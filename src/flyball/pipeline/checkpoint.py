@@ -14,13 +14,25 @@ def last_offset(checkpoint: Path) -> dict[str, Any] | None:
     return offset_of(checkpoint, max(numbers)) if numbers else None
 
 
+def watermark_s(checkpoint: Path, batch: int) -> float | None:
+    """The watermark that a batch was planned with: what lay before it has been judged when the batch is done."""
+    lines = _lines(checkpoint, batch)
+    return None if lines is None else float(json.loads(lines[1])["batchWatermarkMs"]) / 1000
+
+
 def offset_of(checkpoint: Path, batch: int) -> dict[str, Any] | None:
     """The end of a batch, with what the source put there for a repeat, such as `values`; written before the batch
     runs. None: Spark no longer keeps it, or not yet."""
-    try:
-        lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
-    except FileNotFoundError:
+    lines = _lines(checkpoint, batch)
+    if lines is None:
         return None
-    # A version, then the query's own settings, then a line for each source.
     offset: dict[str, Any] = json.loads(lines[2])
     return offset
+
+
+def _lines(checkpoint: Path, batch: int) -> list[str] | None:
+    """A version, then the query's own settings, then a line for each source."""
+    try:
+        return (checkpoint / "offsets" / str(batch)).read_text().splitlines()
+    except FileNotFoundError:
+        return None

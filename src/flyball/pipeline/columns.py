@@ -25,6 +25,8 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 
 EVENT, MALFORMED, MARK = "event", "malformed", "mark"
+END_MARK = b"end"
+"""`_body` of the mark that ends the results: it runs ahead of the events, so that all windows close."""
 
 OWN_COLUMNS = "_kind string, _partition int, _offset bigint, _error string, _body binary"
 """_kind is event, malformed or mark; _error says why a malformed one is, _body is what it was."""

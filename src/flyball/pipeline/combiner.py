@@ -14,45 +14,37 @@ one message, neither can be there without the other: exactly once, on every brok
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flyball.brokers.log_reader import LogReader, open_log_reader
-from flyball.brokers.port import NoSuchChannel
-from flyball.errors import FlyballError, require
+from flyball.brokers.log_reader import open_log_reader
+from flyball.errors import require
 from flyball.pipeline import entry, policy
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.holding import Holding, Key
 from flyball.pipeline.ledger import Totals
-from flyball.pipeline.policy import LaneProgress, Merge
-from flyball.pipeline.queues import cursor_body, cursor_name, last_bodies, queue_name
+from flyball.pipeline.policy import FeedProgress, Feeds, LaneProgress, Merge
+from flyball.pipeline.queues import cursor_body, cursor_name, last_bodies
 from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.stepping import Stepping
+from flyball.pipeline.taking import Cursor, ResultQueues
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _PRODUCER = "combiner"
-_READ_AHEAD_BYTES = 8 << 20
 _IDLE_S = 0.02
 _CURSOR_BYTES = 1 << 20
-
-
-class CombinerStopped(FlyballError, RuntimeError):
-    """Nobody takes results in any more."""
-
-
-class ResultsLost(FlyballError, LookupError):
-    """A result queue no longer has what the combiner still needs."""
+_MARK_EVERY_S = 1.0  # of event time
 
 
 @dataclass(frozen=True, slots=True)
 class CombinerSettings:
-    """`end_mark_s`: how far event time runs on, past the latest event, when the input has ended."""
+    """`end_mark_s`: how far event time runs on, past the latest event, when the input has ended. `fed_by`: the
+    pipelines that write the input, whose marks then count instead of `watermark_s`."""
 
     results: str
     late: str
@@ -61,6 +53,8 @@ class CombinerSettings:
     timeout_s: float
     hold_bytes: int
     end_mark_s: float
+    fed_by: tuple[str, ...] = ()
+    fed_timeout_s: float = 60.0
 
     @classmethod
     def of(cls, config: PipelineConfig) -> CombinerSettings:
@@ -72,27 +66,9 @@ class CombinerSettings:
             timeout_s=config.lanes.timeout_s,
             hold_bytes=config.lanes.hold_bytes,
             end_mark_s=config.longest_window_s,
+            fed_by=config.fed_by,
+            fed_timeout_s=config.fed_timeout_s,
         )
-
-
-@dataclass(slots=True)
-class _Cursor:
-    """Of one result queue. `next`: offset to take next; `place`: (batch, piece) taken last; `taken_bytes`: so far.
-    `held`: (offset, latest event time) of entries with rows that have not gone yet. `ready`: read, not taken."""
-
-    next: int = 0
-    place: tuple[int, int] = (-1, -1)
-    taken_bytes: int = 0
-    totals: Totals = field(default_factory=Totals)
-    held: list[tuple[int, float]] = field(default_factory=list)
-    ready: deque[tuple[int, bytes]] = field(default_factory=deque)
-    fetched: int = 0
-    ready_bytes: int = 0
-
-    @property
-    def keep(self) -> int:
-        """From here on the queue's log is still needed."""
-        return min((offset for offset, _ in self.held), default=self.next)
 
 
 class Combiner:
@@ -109,19 +85,19 @@ class Combiner:
     ) -> None:
         self._url, self._sinks, self._settings, self._clock = url, sinks, settings, clock
         self._holding = Holding(settings.event_time, settings.hold_bytes, folder)
-        self._cursors: dict[int, _Cursor] = {}
-        self._readers: dict[int, LogReader] = {}
+        self._queues = ResultQueues(url, settings.results)
         self._merge = Merge({lane: LaneProgress() for lane in lanes})
+        self._feeds = policy.feeds_of(settings.fed_by)
+        self._marked_s = -math.inf
+        self._ended = False
         self._number = 0
         self._late = 0
         self._latest_s = -math.inf
         self._late_rows: list[pa.Table] = []
         self._schema: pa.Schema | None = None
         self._told: dict[int, int] = {}
-        self._idle_passes = 0
-        self._failure: Exception | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="flyball-combiner", daemon=True)
+        self._let_go_s = -math.inf
+        self._thread = Stepping("combiner", self.step, _IDLE_S)
 
     # --- as a thread
 
@@ -131,51 +107,37 @@ class Combiner:
 
     def check(self) -> None:
         """Raise what stopped the thread, if something did."""
-        if self._failure is not None:
-            raise self._failure
+        self._thread.check()
 
     def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        for reader in self._readers.values():
-            reader.close()
+        self._thread.stop()
+        self._queues.close()
         self._holding.close()
 
     def drain(self) -> None:
         """Wait until everything that is in the result queues now has been taken in."""
-        goals = {lane: self._bounds(lane)[1] for lane in list(self._merge.lanes)}
-        while any(self._cursors[lane].next < goal for lane, goal in goals.items()):
-            self._wait_for_thread()
-        before = self._idle_passes
-        while self._idle_passes == before:
-            self._wait_for_thread()
-
-    def _wait_for_thread(self) -> None:
-        time.sleep(_IDLE_S)
-        self.check()
-        if not self._thread.is_alive():
-            raise CombinerStopped("the combiner was stopped before it had taken in all results")
-
-    def _run(self) -> None:
-        try:
-            while not self._stopping.is_set():
-                if not self.step():
-                    self._idle_passes += 1
-                    self._stopping.wait(_IDLE_S)
-        except Exception as error:  # noqa: BLE001 (check() tells it to the thread that asks)
-            self._failure = error
+        goals = {lane: self._queues.end(lane) for lane in list(self._merge.lanes)}
+        self._thread.wait_until(
+            lambda: all(self._queues.cursor(lane).next >= goal for lane, goal in goals.items())
+        )
+        before = self._thread.idle_passes
+        self._thread.wait_until(lambda: self._thread.idle_passes > before)
 
     # --- one step
 
     @property
     def totals(self) -> Totals:
         """Where the events went whose results have been taken in."""
-        return Totals.of([cursor.totals for cursor in self._cursors.values()])
+        return Totals.of([cursor.totals for cursor in self._queues.cursors])
 
     @property
     def late(self) -> int:
         return self._late
+
+    @property
+    def ended(self) -> bool:
+        """The last that was written is the end of the input."""
+        return self._ended
 
     @property
     def held_rows(self) -> int:
@@ -192,52 +154,29 @@ class Combiner:
         if last:
             self._restore(entry.decode(last[0]))
         for lane in self._merge.lanes:
-            self._cursor(lane)
+            self._queues.cursor(lane)
 
     def step(self) -> bool:
         """Take in one entry and let go what may go; False: there was nothing to do."""
-        self._fetch()
-        waiting = [lane for lane, cursor in self._cursors.items() if cursor.ready]
-        settled = self._merge.settled
-        self._merge, lane = policy.next_lane(self._merge, waiting, self._clock(), self._settings.timeout_s)
+        self._queues.fetch()
+        now_s, timeout_s = self._clock(), self._settings.timeout_s
+        self._merge, lane = policy.next_lane(self._merge, self._queues.waiting, now_s, timeout_s)
         if lane is not None:
             self._take(lane)
-        elif self._merge.settled == settled:
+        elif self._until_s() <= self._let_go_s:
             self._tell_cursor()
             return False
         self._let_go()
         self._tell_cursor()
         return True
 
-    def _fetch(self) -> None:
-        for lane in list(self._cursors):
-            cursor = self._cursors[lane]
-            if cursor.ready_bytes >= _READ_AHEAD_BYTES:
-                continue
-            first, end = self._bounds(lane)
-            if end <= cursor.fetched:
-                continue
-            self._refuse_loss(lane, first, cursor.fetched)
-            for chunk in self._readers[lane].read_bodies(0, cursor.fetched, end):
-                offsets = chunk.offsets or range(chunk.first_offset, chunk.first_offset + len(chunk.bodies))
-                cursor.ready.extend(zip(offsets, chunk.bodies, strict=True))
-                cursor.fetched = offsets[-1] + 1
-                cursor.ready_bytes += sum(map(len, chunk.bodies))
-                if cursor.ready_bytes >= _READ_AHEAD_BYTES:
-                    break
-
     def _take(self, lane: int) -> None:
-        cursor = self._cursors[lane]
-        offset, body = cursor.ready.popleft()
-        cursor.ready_bytes -= len(body)
-        cursor.next = offset + 1
-        header, rows = entry.decode(body)
+        taken = self._queues.take(lane)
+        if taken is None:
+            return
+        offset, (header, rows) = taken
+        cursor = self._queues.cursor(lane)
         self._schema = rows.schema
-        cursor.taken_bytes = header["before"] + len(body)
-        place = (header["batch"], header["piece"])
-        if place <= cursor.place:
-            return  # a broker that does not drop repeats took the entry twice
-        cursor.place = place
         self._hold(cursor, offset, rows)
         if "mark" not in header:
             return  # more of the batch follows
@@ -253,10 +192,21 @@ class Combiner:
             header["members"],
             header["last"],
         )
+        self._feeds = policy.told(self._feeds, header["mark"], header["marks"])
         for member in self._merge.lanes:
-            self._cursor(member)
+            self._queues.cursor(member)
 
-    def _hold(self, cursor: _Cursor, offset: int, rows: pa.Table) -> None:
+    def _until_s(self) -> float:
+        """Rows up to this event time may go: nothing older is still to come. Infinite: the input has ended."""
+        settings = self._settings
+        if not settings.fed_by:
+            return self._merge.latest_s - settings.watermark_s
+        self._feeds, until_s = policy.settled_s(
+            self._feeds, self._merge.settled, self._clock(), settings.fed_timeout_s
+        )
+        return until_s
+
+    def _hold(self, cursor: Cursor, offset: int, rows: pa.Table) -> None:
         late = self._holding.add(rows)
         if late.num_rows:
             self._late_rows.append(late)
@@ -272,23 +222,40 @@ class Combiner:
             self._late += rows.num_rows
             self._late_rows = []
             self._write(rows, self._holding.gone, late=rows.num_rows)
-        until_s = self._merge.latest_s - self._settings.watermark_s
+        until_s = self._until_s()
         ordered = self._holding.release(until_s)
         pieces = [] if ordered is None else list(entry.slices(ordered))
         for number, piece in enumerate(pieces):
             if number == len(pieces) - 1:
-                for cursor in self._cursors.values():
-                    cursor.held = [(offset, latest) for offset, latest in cursor.held if latest > until_s]
-            self._write(piece, self._holding.key_of_last(piece))
-        if self._merge.latest_s == math.inf:
+                for cursor in self._queues.cursors:
+                    cursor.let_go(until_s)
+            whole = number == len(pieces) - 1 and until_s < math.inf
+            self._write(piece, self._holding.key_of_last(piece), mark_s=until_s if whole else None)
+        self._mark(until_s)
+        self._let_go_s = until_s if until_s < math.inf else self._until_s()
+
+    def _mark(self, until_s: float) -> None:
+        """Say how far event time has come where no rows say it: windows close although nothing passed the filter.
+        At the end of the input it runs on so far that all of them do."""
+        if until_s == math.inf:
             # Should input follow after all, it goes on from the last event.
             self._merge = replace(self._merge, latest_s=self._latest_s)
-            if self._schema is not None and math.isfinite(self._latest_s):
-                mark_s = self._latest_s + self._settings.end_mark_s
-                self._write(self._schema.empty_table(), self._holding.gone, mark_s=mark_s)
+            self._feeds = policy.ended_at(self._feeds, self._latest_s)
+        if self._schema is None or not math.isfinite(self._latest_s):
+            return
+        none = self._schema.empty_table()
+        if until_s == math.inf:
+            self._write(none, self._holding.gone, mark_s=self._latest_s + self._settings.end_mark_s, ends=True)
+        elif until_s - self._marked_s >= _MARK_EVERY_S:
+            self._write(none, self._holding.gone, mark_s=until_s)
 
-    def _write(self, rows: pa.Table, gone: Key, *, late: int = 0, mark_s: float | None = None) -> None:
-        header = {"number": self._number, "late": late, "mark_s": mark_s, "state": self._state(gone)}
+    def _write(
+        self, rows: pa.Table, gone: Key, *, late: int = 0, mark_s: float | None = None, ends: bool = False
+    ) -> None:
+        self._ended = ends
+        if mark_s is not None and not ends:
+            self._marked_s = mark_s
+        header = {"number": self._number, "late": late, "mark_s": mark_s, "ends": ends, "state": self._state(gone)}
         body = entry.encode(header, rows)
         self._sinks.append(self._settings.results, _PRODUCER, self._number, [body])
         self._copy_late(entry.Entry(header, rows))
@@ -303,7 +270,7 @@ class Combiner:
 
     def _tell_cursor(self) -> None:
         """Say how much of each queue has been taken, and what may go of it has gone: admission goes by it."""
-        taken = {lane: cursor.taken_bytes for lane, cursor in self._cursors.items()}
+        taken = self._queues.taken_bytes
         if taken != self._told:
             self._sinks.tell(cursor_name(self._settings.results), cursor_body(taken))
             self._told = taken
@@ -320,15 +287,15 @@ class Combiner:
             "late": self._late,
             "latest_s": self._latest_s,
             "merge": merge,
-            "queues": [
-                (lane, cursor.next, cursor.keep, cursor.place, cursor.taken_bytes, asdict(cursor.totals))
-                for lane, cursor in self._cursors.items()
-            ],
+            "feeds": asdict(self._feeds),
+            "marked_s": self._marked_s,
+            "queues": self._queues.state(),
         }
 
     def _restore(self, last: entry.Entry) -> None:
         state = last.header["state"]
         self._number = last.header["number"] + 1
+        self._ended = last.header["ends"]
         self._late = state["late"]
         self._latest_s = state["latest_s"]
         self._schema = last.rows.schema
@@ -340,47 +307,23 @@ class Combiner:
             merge["latest_s"],
             tuple((at, latest_s) for at, latest_s in merge["ahead"]),
         )
-        for lane, following, keep, place, taken_bytes, totals in state["queues"]:
-            cursor = self._cursor(lane)
-            cursor.next = cursor.fetched = following
-            cursor.place = (place[0], place[1])
-            cursor.taken_bytes, cursor.totals = taken_bytes, Totals(**totals)
-            self._hold_again(lane, keep, following)
+        self._marked_s = state["marked_s"]
+        feeds = state["feeds"]
+        known = {name: FeedProgress(**one) for name, one in feeds["sources"].items()}
+        # The config may name others now. How long one has been silent is judged anew: clocks start at zero.
+        self._feeds = Feeds(
+            {
+                name: replace(known.get(name, one), missing_since_s=None)
+                for name, one in self._feeds.sources.items()
+            },
+            tuple((tick, marks) for tick, marks in feeds["ahead"]),
+            feeds["until_s"],
+        )
+        for cursor, offset, rows in self._queues.restore(state["queues"]):
+            self._hold(cursor, offset, rows)
+        self._late_rows = []  # they have gone already, in order or as late
         self._copy_late(last)
         self._let_go()
-
-    def _hold_again(self, lane: int, first: int, stop: int) -> None:
-        """Read entries again that had been taken, for their rows that had not gone."""
-        if first == stop:
-            return
-        self._refuse_loss(lane, self._bounds(lane)[0], first)
-        for chunk in self._readers[lane].read_bodies(0, first, stop):
-            offsets = chunk.offsets or range(chunk.first_offset, chunk.first_offset + len(chunk.bodies))
-            for offset, body in zip(offsets, chunk.bodies, strict=True):
-                self._hold(self._cursors[lane], offset, entry.decode(body).rows)
-        self._late_rows = []  # they have gone already, in order or as late
-
-    # --- queues
-
-    def _cursor(self, lane: int) -> _Cursor:
-        if lane not in self._cursors:
-            self._cursors[lane] = _Cursor()
-            self._readers[lane] = open_log_reader(self._url, queue_name(self._settings.results, lane))
-        return self._cursors[lane]
-
-    def _bounds(self, lane: int) -> tuple[int, int]:
-        try:
-            return self._readers[lane].bounds(0)
-        except NoSuchChannel:
-            return 0, 0  # the lane has not begun yet
-
-    def _refuse_loss(self, lane: int, first: int, needed: int) -> None:
-        if first > needed:
-            name = queue_name(self._settings.results, lane)
-            raise ResultsLost(
-                f"the result queue {name} begins at {first}, but results from {needed} on are still needed: "
-                "make lanes.queue_bytes larger"
-            )
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:

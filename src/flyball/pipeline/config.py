@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from flyball.pipeline import rules as rule_kinds
+from flyball.pipeline import sinks as sink_kinds
 from flyball.pipeline import tier1 as steps
 from flyball.pipeline.columns import Columns
 from flyball.pipeline.config_lanes import LanesConfig
 from flyball.pipeline.config_monitor import MonitorConfig
 from flyball.pipeline.rules import AnyRule
 from flyball.pipeline.rules.threshold import Threshold as Rule
+from flyball.pipeline.sinks import AnySink
 from flyball.pipeline.strict import Strict
 from flyball.pipeline.tier1 import AnyStep
 from flyball.pipeline.tier1.filter import Filter
+
+LOGS = {
+    "input": "events",
+    "results": "results",
+    "dead_letter": "dead-letter",
+    "alerts": "alerts",
+    "late": "late",
+}
+"""Key → what the log is called by default."""
 
 __all__ = ["Filter", "PipelineConfig", "Rule"]
 
@@ -24,20 +35,40 @@ __all__ = ["Filter", "PipelineConfig", "Rule"]
 class PipelineConfig(Strict):
     """Source log → tier 1 → results log → tier 2 → alert log."""
 
+    name: Annotated[
+        str | None,
+        Field(pattern=r"^[A-Za-z0-9_-]+$", description="tells this pipeline's messages from those of others"),
+    ] = None
     columns: Annotated[str, Field(description="Columns of an event: name, type and, if it may be absent, null")]
     event_time: Annotated[str, Field(description="The column with the time of the event, in seconds since 1970")]
-    input: str = "events"
-    results: str = "results"
-    dead_letter: str = "dead-letter"
-    alerts: str = "alerts"
-    late: Annotated[str, Field(description="Results that came too late to be put in order")] = "late"
+    input: str = LOGS["input"]
+    results: str = LOGS["results"]
+    dead_letter: str = LOGS["dead_letter"]
+    alerts: str = LOGS["alerts"]
+    late: Annotated[str, Field(description="Results that came too late to be put in order")] = LOGS["late"]
     watermark_s: Annotated[float, Field(ge=0, description="How late an event may come and still be counted")] = 5.0
     max_rows: Annotated[int, Field(ge=1, description="Most rows of one micro-batch")] = 200_000
     master: Annotated[str, Field(description="Where Spark runs")] = "local[2]"
+    feeds: Annotated[
+        tuple[str, ...], Field(description="Channels of rules that are another pipeline's input")
+    ] = ()
+    fed_by: Annotated[tuple[str, ...], Field(description="Names of the pipelines that write the input")] = ()
+    fed_timeout_s: Annotated[
+        float, Field(gt=0, allow_inf_nan=False, description="How long to wait for one of them that falls silent")
+    ] = 60.0
     lanes: LanesConfig = LanesConfig()
     monitors: tuple[MonitorConfig, ...] = ()
     tier1: tuple[AnyStep, ...] = ()
     rules: tuple[AnyRule, ...] = ()
+    sinks: tuple[AnySink, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _logs_by_name(cls, data: Any) -> Any:
+        """With a name, the logs are called after it: several pipelines then share a broker."""
+        if isinstance(data, dict) and isinstance(data.get("name"), str):
+            return {**{key: f"{data['name']}.{log}" for key, log in LOGS.items()}, **data}
+        return data
 
     @field_validator("columns")
     @classmethod
@@ -56,7 +87,28 @@ class PipelineConfig(Strict):
         _time(self.event_time, results, "after tier1, event_time")
         rule_kinds.check(self.rules, results)
         _unique("rules", [rule.name for rule in self.rules])
+        sink_kinds.check(self.sinks, self)
+        self._check_feeds()
         return self
+
+    def _check_feeds(self) -> None:
+        channels = sorted({rule.to or self.alerts for rule in self.rules})
+        for channel in self.feeds:
+            if channel not in channels:
+                there = ", ".join(channels) or "none, for there are no rules"
+                raise ValueError(f"feeds names {channel!r}, to which no rule writes; there are: {there}")
+        if self.feeds and self.name is None:
+            raise ValueError(
+                "feeds needs a name, by which the next pipeline tells this one from others; "
+                'give this pipeline one, such as name = "lyon"'
+            )
+        if len(set(self.fed_by)) != len(self.fed_by):
+            raise ValueError(f"fed_by names a pipeline twice: {', '.join(self.fed_by)}; remove one")
+
+    @property
+    def told_as(self) -> str:
+        """What this pipeline is called where several write: pipelines on one broker differ in their results."""
+        return self.name or self.results
 
     @property
     def source_columns(self) -> Columns:

@@ -6,6 +6,7 @@ An entry's header::
     mark           every tick up to this one is complete (where lanes share an application, a tick is a batch)
     members, last  the lanes of that tick; whether this lane leaves after it
     latest_s, ends how far event time came in the lane's share; whether the input ended there
+    marks          the same for each of the pipelines that write the input
     events, seconds  size of the share and what the lane took for it: what balancing goes by
     cycle          events and seconds of the lane's batch before, from its planning to its end
     totals         of this lane, including this batch: where every event went
@@ -58,6 +59,7 @@ class ResultQueue:
                     "last": end.last,
                     "latest_s": end.latest_s,
                     "ends": end.ends,
+                    "marks": end.marks,
                 }
             bodies.append(entry.encode(header, piece))
         self._sinks.append(self._log, self._producer, batch, bodies)

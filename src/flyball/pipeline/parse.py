@@ -15,8 +15,8 @@ import numpy as np
 
 from flyball.errors import InvalidValue, require
 from flyball.pipeline import entry
-from flyball.pipeline.columns import EVENT, MALFORMED, MARK, Column, Columns
-from flyball.pipeline.marks import is_mark, mark_time_s
+from flyball.pipeline.columns import END_MARK, EVENT, MALFORMED, MARK, Column, Columns
+from flyball.pipeline.marks import is_mark, mark_source, mark_time_s
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,6 +102,7 @@ class RowsParser:
         yield pa.Table.from_arrays(columns, schema=self._rows)
         if found.header["mark_s"] is not None:
             mark = {"_kind": MARK, self._event_time: found.header["mark_s"]}
+            mark |= {"_body": END_MARK} if found.header["ends"] else {}
             yield pa.Table.from_pylist([mark], schema=self._rows)
 
 
@@ -187,9 +188,9 @@ class JsonParser:
         return pa.RecordBatch.from_pylist(rows, schema=self._rows)
 
     def _row(self, body: bytes) -> dict[str, Any]:
-        if is_mark(body):
-            return {"_kind": MARK, self._event_time: mark_time_s(body)}
         try:
+            if is_mark(body):
+                return {"_kind": MARK, self._event_time: mark_time_s(body), "_body": mark_source(body).encode()}
             return {"_kind": EVENT, **self._event(body)}
         except ValueError as error:
             return {"_kind": MALFORMED, "_error": str(error), "_body": body}

@@ -45,8 +45,10 @@ class EventSample:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        table = pa.Table.from_batches([chunk])
-        events = table.filter(pc.equal(table["_kind"], EVENT))
+        events = pa.Table.from_batches([chunk]).select([*self._columns, "_partition", "_offset"])
+        is_event = pc.equal(chunk.column("_kind"), EVENT)
+        if not pc.all(is_event).as_py():  # filtering copies
+            events = events.filter(is_event)
         self.events += events.num_rows
         hashes = place_hashes(events["_partition"].to_numpy(), events["_offset"].to_numpy())
         if self._hashes.size >= self._most:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 END = "end"
@@ -86,6 +86,8 @@ class ShareEnd:
     cycle: tuple[int, float] | None = None
     sample: dict[str, list[Any]] | None = None
     sampled_events: int = 0
+    marks: dict[str, float] = field(default_factory=dict)
+    """of pipelines that write the input: the latest of each"""
 
     @classmethod
     def of(cls, share: Share, seen: EventTime, seconds: float) -> ShareEnd:
@@ -100,6 +102,7 @@ class ShareEnd:
             seen.ends,
             share.mark,
             share.cycle,
+            marks=seen.marks,
         )
 
     @classmethod
@@ -111,8 +114,12 @@ class ShareEnd:
         >>> joined.ranges, joined.bodies, joined.seconds, joined.latest_s, joined.ends
         (((0, 0, 1), (0, 1, 2)), 2, 1.5, 12.0, True)
         """
+        seen = EventTime()
+        for end in parts:
+            seen.promised(end.marks.items())
         return replace(
             parts[0],
+            marks=seen.marks,
             ranges=tuple(part for end in parts for part in end.ranges),
             bodies=sum(end.bodies for end in parts),
             seconds=max(end.seconds for end in parts),
@@ -144,6 +151,13 @@ class EventTime:
     latest_s: float | None = None
     ends: bool = False
     bodies: int = 0
+    marks: dict[str, float] = field(default_factory=dict)
+
+    def promised(self, marks: Iterable[tuple[str, float]]) -> None:
+        """Marks of the pipelines that write the input."""
+        for source, time_s in marks:
+            if source:
+                self.marks[source] = max(time_s, self.marks.get(source, -math.inf))
 
     def see(self, latest_s: float | None, marks_s: Sequence[float]) -> None:
         times = [time for time in (self.latest_s, latest_s, *marks_s) if time is not None and math.isfinite(time)]

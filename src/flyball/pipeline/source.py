@@ -18,6 +18,9 @@ batches got through in `interval_s`, so that a backlog of any size is worked off
 `format` "json" parses JSON objects by `columns`; "raw" hands out bodies as they are, in `_body`, and needs no
 columns; "rows" reads what a pipeline wrote to its results log.
 
+A plain RabbitMQ queue, url "amqp://localhost/?queue=events", is moved to a log first: `spool` names the broker of
+that log, such as "sqlite:////data/spool.db", and `log` its name, by default that of the queue.
+
 `lanes` tasks share the reading of each partition. With `result_queue` they are the lanes of a pipeline's tier 1: a
 controller shares each batch among them and holds each lane's result queue (`queue_bytes`) at `free_bytes` of
 free space, and a lane ends its share with a row of kind `end`, which carries a random sample of the columns that
@@ -43,6 +46,7 @@ from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.receipts import ReceiptFile
 from flyball.pipeline.sampling import EventSample, rows_of_each
 from flyball.pipeline.shares import END, EventTime, Share, ShareEnd
+from flyball.pipeline.spool import spooled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,6 +67,7 @@ _DEFAULTS = {
     "control": "true",
     "telemetry": "",
     "sample": "",
+    "spool": "",
 }
 _OPTIONS = {"url", "log", "columns", "event_time", *_DEFAULTS}
 _ENTRIES_AT_ONCE = 64
@@ -117,7 +122,7 @@ class LogStreamReader(DataSourceStreamReader):
             raise InvalidValue(
                 f"the source flyball has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}"
             )
-        given = {**_DEFAULTS, **options}
+        given, self._spool = spooled({**_DEFAULTS, **options})
         self._url = _required(given, "url")
         self._log = _required(given, "log")
         self._format = given["format"]
@@ -157,6 +162,7 @@ class LogStreamReader(DataSourceStreamReader):
         return SharedLanes(self._readers, self._url, self._log, bounds, tasks)
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
+        self._keep_spooling()
         return self._plan.initial()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002, N802
@@ -164,6 +170,7 @@ class LogStreamReader(DataSourceStreamReader):
 
         What a repeat of the batch needs to be the same is part of the offset: ranges, shares, values.
         """
+        self._keep_spooling()
         end = self._plan.following(start, time.monotonic())
         if end is not start and self._values:
             end["values"] = self._readers.last_header(self._values).get("values", {})
@@ -178,6 +185,8 @@ class LogStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LaneShare)
         began_s = time.monotonic()
+        if self._spool is not None:
+            self._spool.check_here()
         parser = parser_of(self._format, self._columns, self._event_time)
         seen = EventTime()
         sample = EventSample(self._sample, rows_of_each(len(partition.share.members))) if self._sample else None
@@ -209,6 +218,10 @@ class LogStreamReader(DataSourceStreamReader):
         rows = [{"_kind": END, "_body": end.to_json()} for end in ends]
         return pa.RecordBatch.from_pylist(rows, schema=self._columns.row_schema())
 
+    def _keep_spooling(self) -> None:
+        if self._spool is not None:
+            self._spool.keep_moving()
+
     def commit(self, end: Offset) -> None:
         """Nothing to do: the log keeps its records by its own retention."""
 
@@ -221,12 +234,16 @@ def _look(rows: pa.RecordBatch, event_time: str, seen: EventTime, *, complete: b
 
     kinds = rows.column("_kind")
     marks_s: list[float] = []
+    sources: list[str] = []
     if kinds.null_count or pc.any(pc.equal(kinds, MARK)).as_py():
-        marks_s = rows.filter(pc.equal(kinds, MARK)).column(event_time).to_pylist()
+        marks = rows.filter(pc.equal(kinds, MARK))
+        marks_s = marks.column(event_time).to_pylist()
+        sources = [(body or b"").decode() for body in marks.column("_body").to_pylist()]
     seen.bodies += rows.num_rows - len(marks_s)
     if complete:
         events = rows.filter(pc.equal(kinds, EVENT)) if marks_s else rows
         seen.see(pc.max(events.column(event_time)).as_py(), marks_s)
+        seen.promised(zip(sources, marks_s, strict=True))
 
 
 def _positive(options: dict[str, str], name: str) -> int:

@@ -40,6 +40,7 @@ class TierOne:
         """Start the query; `options` of the source besides those that the config gives."""
         self._checkpoint = queries.checkpoint(self._name)
         stream = queries.tier1(values=self._monitor_log, **options)
+        tier1.rehearse(self._config.tier1, self._config.source_columns, stream.sparkSession)
         queries.start(self._name, stream, self.handle, close_windows=False)
 
     def handle(self, rows: DataFrame, batch: int) -> None:

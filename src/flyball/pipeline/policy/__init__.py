@@ -4,6 +4,7 @@
     splitting   which lane gets how many events of a tick (error diffusion by weights)
     balancing   the weights, from the lanes' predicted delays (two lanes: PI on their log ratio; more: LQR)
     combining   whose results the combiner takes next, how far event time is settled, whom it stops waiting for
+    feeding     the same for pipelines that write the input of another
 
 The acting files observe, call this package and carry out; the twin runs it as it is.
 """
@@ -21,12 +22,15 @@ from flyball.pipeline.policy.admission import (
 )
 from flyball.pipeline.policy.balancing import Balancer, BalanceState, BatchTimes, lane_plant, load_of
 from flyball.pipeline.policy.combining import LaneProgress, Merge, next_lane, took
+from flyball.pipeline.policy.feeding import FeedProgress, Feeds, ended_at, feeds_of, settled_s, told
 from flyball.pipeline.policy.splitting import equal_weights, split
 
 __all__ = [
     "BalanceState",
     "Balancer",
     "BatchTimes",
+    "FeedProgress",
+    "Feeds",
     "FlowControl",
     "FlowState",
     "LaneProgress",
@@ -34,14 +38,18 @@ __all__ = [
     "Pace",
     "admissible",
     "admitted",
+    "ended_at",
     "equal_weights",
+    "feeds_of",
     "flow_controller",
     "flow_start",
     "flow_step",
     "lane_plant",
     "load_of",
     "next_lane",
+    "settled_s",
     "shares_fit",
     "split",
+    "told",
     "took",
 ]

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
-from flyball.pipeline.columns import Columns
+from flyball.errors import InvalidValue
+from flyball.pipeline.columns import Column, Columns
 from flyball.pipeline.rules import gate
 from flyball.pipeline.rules.absence import Absence
 from flyball.pipeline.rules.base import RuleBase, clock, only_events, timed
@@ -28,6 +29,12 @@ from flyball.pipeline.rules.threshold import Threshold
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_ALWAYS = (
+    "rule string, event_time double, window_start double, window_end double, value double null, "
+    "held_off bigint null, text string"
+)
 
 
 def _told(data: Any) -> Any:
@@ -46,6 +53,20 @@ def check(rules: Sequence_[RuleBase], columns: Columns) -> None:
             rule.check(columns)
         except ValueError as error:
             raise type(error)(f"rules[{rule.name}].{error}") from None
+
+
+def columns_of(rules: Sequence_[RuleBase], columns: Columns) -> Columns:
+    """The fields of what these rules write to one channel; `columns` are those of the results."""
+    found: dict[str, Column] = {item.name: item for item in Columns.parse(_ALWAYS).items}
+    for rule in rules:
+        for item in rule.fields(columns).items:
+            before = found.setdefault(item.name, item)
+            if before.sql_type != item.sql_type:
+                raise InvalidValue(
+                    f"{item.name} is {before.sql_type} in one rule and {item.sql_type} in {rule.name}, and both "
+                    "go to the same channel; rename it in one of them"
+                )
+    return Columns(tuple(found.values()))
 
 
 def alerts(

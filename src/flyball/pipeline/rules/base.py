@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from flyball.errors import InvalidValue
-from flyball.pipeline.columns import EVENT, MARK, Columns
+from flyball.pipeline.columns import EVENT, MARK, Column, Columns
 from flyball.pipeline.expressions import Scope, condition
 from flyball.pipeline.strict import Strict
 
@@ -54,10 +54,19 @@ class RuleBase(Strict):
         """`where` as Spark SQL."""
         return checked_condition("where", self.where, columns)
 
+    def fields(self, columns: Columns) -> Columns:
+        """What an alert has besides the fields of every alert."""
+        return Columns(tuple(Column(name, columns.types[name], required=False) for name in self.group_by))
+
     @property
     @abstractmethod
     def reach_s(self) -> float:
         """How far event time has to run on after the last event until everything is judged."""
+
+    @property
+    def lag_s(self) -> float:
+        """How much older than the watermark an alert can be that is still to come."""
+        return 0.0
 
     @abstractmethod
     def found(self, events: DataFrame, columns: Columns) -> DataFrame:
@@ -135,15 +144,16 @@ def number(key: str, name: str, columns: Columns) -> None:
         )
 
 
-def timed(rows: DataFrame, event_time: str, watermark_s: float, marks_ahead_s: float) -> DataFrame:
+def timed(rows: DataFrame, event_time: str, watermark_s: float, ahead_s: float) -> DataFrame:
     """The rows with their time in `_time`, behind a watermark.
 
-    Marks move the watermark like events do. `marks_ahead_s` is how far the mark at the end of the input runs ahead
-    of the last event; taking it off leaves event time where the events are.
+    Marks move the watermark like events do. `ahead_s` is how much farther than this rule needs it the mark at the
+    end of the input runs ahead of the last event; it is taken off.
     """
     from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-    time = F.col(event_time) - F.when(F.col("_kind") == MARK, F.lit(marks_ahead_s)).otherwise(F.lit(0.0))
+    ends = (F.col("_kind") == MARK) & F.col("_body").isNotNull()
+    time = F.col(event_time) - F.when(ends, F.lit(ahead_s)).otherwise(F.lit(0.0))
     with_time = rows.withColumn("_time", F.timestamp_seconds(time))
     return with_time.withWatermark("_time", milliseconds(watermark_s))
 

@@ -31,6 +31,10 @@ class Sequence(RuleBase):
     def reach_s(self) -> float:
         return 2 * self.within_s
 
+    @property
+    def lag_s(self) -> float:
+        return self.within_s  # a chain is found when the window ends in whose second half it ended
+
     def check(self, columns: Columns) -> None:
         super().check(columns)
         self._conditions(columns)

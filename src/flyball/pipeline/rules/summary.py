@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from flyball.errors import InvalidValue
-from flyball.pipeline.columns import Columns
+from flyball.pipeline.columns import Column, Columns
 from flyball.pipeline.expressions import Scope, Typed, aggregate
 from flyball.pipeline.rules.base import OF_AN_ALERT, Windowed
 
@@ -41,6 +41,13 @@ class Summary(Windowed):
             except InvalidValue as error:
                 raise InvalidValue(f"aggregates.{name}: {error}") from None
         return compiled
+
+    def fields(self, columns: Columns) -> Columns:
+        kinds = {name: found.type for name, found in self._compiled(columns).items()}
+        added = [
+            Column(name, "string" if kind == "null" else kind, required=False) for name, kind in kinds.items()
+        ]
+        return super().fields(columns).plus(*added)
 
     def found(self, events: DataFrame, columns: Columns) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)

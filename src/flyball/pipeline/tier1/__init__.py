@@ -17,14 +17,14 @@ from pydantic import BeforeValidator, Field
 from flyball.pipeline.columns import Columns
 from flyball.pipeline.tier1.augment import Augment
 from flyball.pipeline.tier1.base import TierOneStep
-from flyball.pipeline.tier1.call import Call
+from flyball.pipeline.tier1.call import Call, StepFailed
 from flyball.pipeline.tier1.cleanse import Assign, Reject
 from flyball.pipeline.tier1.filter import Filter
 from flyball.pipeline.tier1.project import Project
 from flyball.pipeline.tier1.sample import Sample
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 Step: TypeAlias = "Callable[[DataFrame], DataFrame]"
 
@@ -64,6 +64,17 @@ def columns_after(steps: Sequence[TierOneStep], columns: Columns) -> Columns:
         except ValueError as error:
             raise type(error)(f"tier1[number {number}].{error}") from None
     return columns
+
+
+def rehearse(steps: Sequence[TierOneStep], columns: Columns, spark: SparkSession) -> None:
+    """Try the Python steps on rows that are no events, before any event is read."""
+    for number, step in enumerate(steps, start=1):
+        if isinstance(step, Call):
+            try:
+                step.rehearse(spark, columns)
+            except StepFailed as error:
+                raise StepFailed(f"tier1[number {number}].call: {error}") from None
+        columns = step.output(columns)
 
 
 def function(steps: Sequence[TierOneStep], columns: Columns) -> Step:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from flyball.errors import FlyballError, InvalidValue
-from flyball.pipeline.columns import Columns
+from flyball.pipeline.columns import MALFORMED, MARK, Columns
+from flyball.pipeline.shares import END
 from flyball.pipeline.tier1.base import OWN, TierOneStep
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class StepFailed(FlyballError, RuntimeError):
@@ -49,9 +50,33 @@ class Call(TierOneStep):
     def output(self, columns: Columns) -> Columns:
         return columns if self.gives is None else Columns.parse(self.gives).knowing(columns.values)
 
+    def rehearse(self, spark: SparkSession, columns: Columns) -> None:
+        """Raise `StepFailed` if the function does not leave rows alone that are no events.
+
+        They say where a lane's share ends and what was malformed: without them results would be lost.
+        """
+        import pyarrow as pa
+        from pyspark.errors import PySparkException
+
+        kinds = [END, MALFORMED, MARK]
+        rows = pa.Table.from_pylist([{"_kind": kind} for kind in kinds], schema=columns.row_schema())
+        try:
+            kept = self.apply(spark.createDataFrame(rows), columns).toArrow()["_kind"].to_pylist()
+        except PySparkException as error:
+            reason = str(error).strip().splitlines()[0]
+            raise StepFailed(f"{self.call} cannot work on the events: {reason}") from error
+        lost = [kind for kind in kinds if kept.count(kind) != 1]
+        if lost:
+            raise StepFailed(
+                f"{self.call} dropped or multiplied a row whose _kind is {lost[0]!r}; leave rows alone whose "
+                "_kind is not 'event', for example by rows.where(\"_kind <> 'event' OR …\")"
+            )
+
     def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
         after = self.output(columns)
         found = _function(self.call)(rows)
+        if not hasattr(found, "selectExpr"):
+            raise StepFailed(f"{self.call} gave back {type(found).__name__}; it has to give back a DataFrame")
         missing = [name for name in (*after.names, *OWN) if name not in found.columns]
         if missing:
             raise StepFailed(
