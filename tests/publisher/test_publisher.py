@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import sqlite3
 import threading
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from flyball import Publisher
-from flyball.brokers import Message, connect
+from flyball.brokers import Broker, Message, Sender, SendResult, connect
+from flyball.brokers.port import Unconfirmed
+from flyball.control.controllers import catalogue
 from flyball.errors import InvalidValue
 from flyball.publisher.entry import Rejected
+from flyball.publisher.lane import Target
 from flyball.publisher.publisher import OutboxInUse, Undelivered
 from flyball.publisher.sync import SyncPublisher
 from flyball.store import Full, Outbox, OutboxMessage, SqliteDatabase, StoreError, enqueue
@@ -225,6 +230,94 @@ def test_urgent_messages_overtake_and_low_ones_do_not_starve(url: str, outbox: s
         assert late > bodies.index(b"low 30")
 
     asyncio.run(main())
+
+
+class Failing:
+    """A sender that fails at random, before or after it has stored a part of the batch."""
+
+    def __init__(self, sender: Sender, rng: random.Random) -> None:
+        self._sender, self._rng, self.blocked = sender, rng, False
+
+    async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
+        await asyncio.sleep(0.001 * self._rng.random())
+        fine = self._rng.random() < 0.7
+        stored = len(messages) if fine else self._rng.choice([0, len(messages) // 2, len(messages)])
+        results = await self._sender.send_batch(messages[:stored], sequence=sequence) if stored else []
+        known = len(results) if fine else self._rng.choice([0, len(results) // 2, len(results)])
+        lost = Unconfirmed("the connection was lost")
+        return results[:known] + [SendResult(message.id, lost) for message in messages[known:]]
+
+    async def last_sequence(self) -> int | None:
+        return await self._sender.last_sequence()
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+def test_an_ordered_publisher_keeps_the_order_over_failures(
+    numbered: bool, url: str, outbox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log holds every message once if they are numbered; else repeats may follow, in order again."""
+    seed = random.randrange(10**6)
+    rng, opened = random.Random(seed), Target.open
+
+    async def open_failing(self: Target) -> tuple[Broker, Any]:
+        broker, sender = await opened(self)
+        return broker, Failing(sender, rng)
+
+    monkeypatch.setattr(Target, "open", open_failing)
+    monkeypatch.setattr("flyball.publisher.publisher._MOST_HELD", 300)
+
+    async def main() -> None:
+        publisher = Publisher(
+            url,
+            channel="orders",
+            outbox=outbox,
+            declare="log",
+            ordered=True,
+            producer="shop" if numbered else None,
+            law=catalogue.make("static", batch=50, window=50),  # `auto` would all but stop at so many failures
+            close_timeout_s=600.0,
+        )
+        async with publisher:
+            for first in range(0, 2000, 100):
+                await publisher.publish_many(Message(b"%d" % n) for n in range(first, first + 100))
+                await asyncio.sleep(0.002)
+        async with await connect(url) as broker:
+            bounds = await broker.bounds("orders", 0)
+            found = [int(r.message.body) async for chunk in broker.read("orders", 0, *bounds) for r in chunk]
+        assert list(dict.fromkeys(found)) == list(range(2000)), f"seed {seed}"
+        assert not numbered or len(found) == 2000, f"seed {seed}"
+
+    asyncio.run(main())
+
+
+def test_numbers_that_a_log_would_take_for_repeats_are_refused(url: str, tmp_path: Path) -> None:
+    def publisher(place: str) -> Publisher:
+        return Publisher(
+            url, channel="orders", outbox=tmp_path / place, declare="log", ordered=True, producer="shop"
+        )
+
+    async def main() -> None:
+        async with publisher("a.db") as first:
+            await first.publish_many(Message(b"") for _ in range(5))
+        async with publisher("a.db") as again:
+            await again.publish(b"goes on")
+        with pytest.raises(InvalidValue, match="holds message 5 of producer 'shop' and this outbox begins with 0"):
+            await publisher("b.db").__aenter__()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"producer": "shop"}, "needs ordered=True"),
+        ({"ordered": True, "first_sequence": 3}, "a memory outbox with a producer"),
+        ({"ordered": True, "producer": "shop", "first_sequence": -1}, "a number from 0"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidValue, match=reason):
+        Publisher("memory://", channel="orders", outbox="memory", **options)
 
 
 def test_several_targets_and_how_many_are_required(tmp_path: Path, url: str) -> None:

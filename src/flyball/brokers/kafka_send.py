@@ -28,7 +28,7 @@ from flyball.brokers.quick import quick_result
 from flyball.errors import InvalidValue
 
 _PATIENCE_S = 30.0
-_POLL_S = 0.01
+_POLL_S = 0.001
 _IDLE_S = 0.5
 # Reports after which nobody knows whether the record was stored: it had been on the wire, maybe.
 _UNKNOWN_FATE = {

@@ -27,12 +27,17 @@ class _Range(NamedTuple):
 
 
 class Backlog:
-    """`held` counts messages in memory; `most_held` is where new ones stay in the store only."""
+    """`held` counts messages in memory; `most_held` is where new ones stay in the store only.
 
-    def __init__(self, newest: int, *, required: int, ageing_s: float, most_held: int) -> None:
+    `unread`: those up to `newest` are in the store.
+    """
+
+    def __init__(
+        self, newest: int, *, required: int, ageing_s: float, most_held: int, unread: bool = True
+    ) -> None:
         self._required, self._ageing_s, self._most_held = required, ageing_s, most_held
         self._known = newest
-        self._unread: deque[_Range] = deque([_Range(1, newest, ours=False)] if newest else [])
+        self._unread: deque[_Range] = deque([_Range(1, newest, ours=False)] if newest and unread else [])
         # Somebody may be waiting for the confirm of a message that is in the store only.
         self._parked: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
         self.held = 0

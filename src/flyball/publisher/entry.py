@@ -120,26 +120,30 @@ def from_store(pending: Pending, required: int, ageing_s: float) -> Handle:
 
 
 class ReadyQueue:
-    """Messages that wait for one target: by class, and between classes by due time (see `store.outbox`)."""
+    """Messages that wait for one target: by class, and between classes by due time (see `store.outbox`).
 
-    __slots__ = ("_classes", "_count")
+    `ordered`: as they came, whatever their class.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_classes", "_count", "_ordered")
+
+    def __init__(self, *, ordered: bool = False) -> None:
         self._classes: list[deque[Handle]] = [deque() for _ in range(LEAST_URGENT + 1)]
         self._count = 0
+        self._ordered = ordered
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, handles: Iterable[Handle]) -> None:
         for handle in handles:
-            self._classes[handle.urgency].append(handle)
+            self._classes[0 if self._ordered else handle.urgency].append(handle)
             self._count += 1
 
     def give_back(self, handles: list[Handle]) -> None:
         """These come again first of their class."""
         for handle in reversed(handles):
-            self._classes[handle.urgency].appendleft(handle)
+            self._classes[0 if self._ordered else handle.urgency].appendleft(handle)
         self._count += len(handles)
 
     def take(self, count: int) -> list[Handle]:

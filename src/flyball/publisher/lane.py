@@ -39,19 +39,31 @@ def now_s() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A channel at a broker."""
+    """A channel at a broker.
+
+    With a `producer` messages carry their outbox number to a log, which drops what it holds already; `newest` is
+    the last number that was given before this publisher began.
+    """
 
     url: str
     channel: str
     declare: Kind | None = None
     producer: str | None = None
+    newest: int = 0
 
     async def open(self) -> tuple[Broker, Sender]:
         broker = await connect(self.url)
         try:
             if self.declare is not None:
                 await broker.declare(self.channel, self.declare)
-            return broker, await broker.sender(self.channel, producer=self.producer)
+            sender = await broker.sender(self.channel, producer=self.producer)
+            last = None if self.producer is None else await sender.last_sequence()
+            if last is not None and last >= self.newest:
+                raise InvalidValue(
+                    f"{self.channel!r} holds message {last} of producer {self.producer!r} and this outbox begins "
+                    f"with {self.newest}: these would be taken for repeats; name another producer"
+                )
+            return broker, sender
         except BaseException:
             await broker.close()
             raise
@@ -92,10 +104,11 @@ class Lane:
         self._policy = policy
         self._state = rules.start(policy, now_s(), batch=batch)
         self._on_settled, self._on_rejected = on_settled, on_rejected
-        self._queue = ReadyQueue()
+        self._queue = ReadyQueue(ordered=policy.ordered)
         self._broker: Broker | None = None
         self._sender: Sender | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._skip_above = _BACKLOG_OF_SETTLED
         self._new = 0
         self._events: list[rules.Event] = []
         self._scheduled = False
@@ -122,8 +135,10 @@ class Lane:
     def add(self, handles: Sequence[Handle]) -> None:
         self._queue.add(handles)
         self._new += len(handles)
-        if len(self._queue) > _BACKLOG_OF_SETTLED:
+        if len(self._queue) > self._skip_above:
             self._skip_settled()
+            # Not again before it has doubled: looking through it costs as much as it is long.
+            self._skip_above = max(_BACKLOG_OF_SETTLED, 2 * len(self._queue))
         self._wake()
 
     async def close(self) -> None:
@@ -195,15 +210,32 @@ class Lane:
     # --- carrying out -------------------------------------------------------------------------------------------
 
     async def _carry(self, batch: rules.Batch, handles: list[Handle]) -> None:
-        results = await self._send([handle.message for handle in handles])
+        if self.target.producer is None:
+            results = await self._send([handle.message for handle in handles])
+        else:
+            results = await self._send_numbered(handles)
         self._account(batch, handles, results)
 
-    async def _send(self, messages: list[Message]) -> list[SendResult]:
+    async def _send_numbered(self, handles: list[Handle]) -> list[SendResult]:
+        """Run by run of consecutive numbers. After a failure none may follow: the log would take the missing ones
+        for repeats when they come."""
+        results: list[SendResult] = []
+        for run in _consecutive(handles):
+            results += await self._send([handle.message for handle in run], run[0].seq - 1)
+            failed = [
+                one.error for one in results if one.error and not isinstance(one.error, TooLarge | InvalidValue)
+            ]
+            if failed:
+                results += [SendResult(handle.id, failed[0]) for handle in handles[len(results) :]]
+                break
+        return results
+
+    async def _send(self, messages: list[Message], sequence: int | None = None) -> list[SendResult]:
         if self._sender is None:
             lost = Unreachable(f"there is no connection to {self.target.channel!r} yet")
             return [SendResult(message.id, lost) for message in messages]
         try:
-            return await self._sender.send_batch(messages)
+            return await self._sender.send_batch(messages, sequence=sequence)
         except BrokerError as error:
             return [SendResult(message.id, error) for message in messages]
         except Exception as error:  # a fault of a client library must not leave a batch on its way for ever
@@ -239,7 +271,8 @@ class Lane:
         again: list[Handle] = []
         for handle, result in zip(handles, results, strict=True):
             if result.error is None:
-                stored.append(handle)
+                # In an ordered lane everything from the first gap on goes again, to come in order at last.
+                (again if again and self._policy.ordered else stored).append(handle)
             elif isinstance(result.error, TooLarge | InvalidValue):
                 self.counts.rejected += 1
                 self._on_rejected(handle, result.error)
@@ -273,3 +306,12 @@ class Lane:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _consecutive(handles: Sequence[Handle]) -> Iterator[Sequence[Handle]]:
+    """Split where numbers are missing: those of a call to a broker count up from the first."""
+    begin = 0
+    for at in range(1, len(handles) + 1):
+        if at == len(handles) or handles[at].seq != handles[at - 1].seq + 1:
+            yield handles[begin:at]
+            begin = at

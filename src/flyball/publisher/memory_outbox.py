@@ -28,16 +28,16 @@ class MemoryOutbox:
     """Counts what is accepted and not confirmed, so that it stays within `max_bytes`.
 
     The messages themselves are in the publisher's hands already; here only their sizes are kept. `enter` is
-    `append` for a caller that knows the sizes.
+    `append` for a caller that knows the sizes. Numbers begin after `newest`.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, newest: int = 0) -> None:
         if max_bytes <= 0:
             raise InvalidValue(f"max_bytes of an outbox has to be positive, not {max_bytes}")
         self._max_bytes = max_bytes
         self._sizes: dict[int, int] = {}
         self._bytes = 0
-        self._newest = 0
+        self._newest = newest
 
     def enter(self, sizes: Sequence[int]) -> range:
         needed = sum(sizes)

@@ -32,12 +32,14 @@ class Policy:
     """What a publisher decides with.
 
     `max_wait_s` is S4's T: how long messages may wait for a batch to fill. After `silent_s` without any confirm
-    for what is on the way, the broker counts as in trouble.
+    for what is on the way, the broker counts as in trouble. `ordered`: one batch is on the way at a time, as large
+    as the window, so that what has to be sent again is never behind what came later.
     """
 
     law: Controller[Any]
     max_wait_s: float = 0.2
     silent_s: float = 1.0
+    ordered: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_wait_s", "silent_s"):
@@ -286,6 +288,9 @@ def _send(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -
             state = _begin(policy, state, now_s, receipts)
             if state.handing == 0:
                 break
+        if policy.ordered and state.in_flight > 0:
+            state = replace(state, held_s=now_s)
+            break
         room = int(state.command.window) - state.in_flight
         wanted = min(state.handing, state.pending)
         piece = min(wanted, max(1, int(state.command.most) // _PIECES))
@@ -319,7 +324,8 @@ def _begin(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) 
         return state
     waited = now_s >= state.waiting_since_s + policy.max_wait_s
     if state.pending > 0 and (state.pending >= command.least or waited):
-        count = max(1, min(state.pending, int(command.most)))
+        most = max(command.most, command.window) if policy.ordered else command.most
+        count = max(1, min(state.pending, int(most)))
         return replace(state, handing=count, begun_s=now_s, next_poll_s=now_s + command.poll_s)
     if polled and state.polling:
         state = _step(policy, state, now_s, receipts, Measured(short_poll=1.0))

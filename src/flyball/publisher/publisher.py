@@ -39,7 +39,7 @@ from flyball.publisher.lane import Lane, Target, now_s
 from flyball.publisher.memory_outbox import MemoryOutbox, OutboxLike
 from flyball.publisher.pool import WorkerPool
 from flyball.store import Full, Outbox, SqliteDatabase, StoreError
-from flyball.store.outbox import LEAST_URGENT
+from flyball.store.outbox import LEAST_URGENT, USUAL
 from flyball.store.sqlite import Durability
 
 _MEMORY_BYTES = 64 << 20
@@ -85,6 +85,11 @@ class Publisher:
     `declare` makes the channel ("queue" or "log") where it does not exist. `workers` are the threads for
     store work. With `require` below the number of targets, a message is done when that many have it; the
     others still get it while this process lives and they are not too far behind.
+
+    `ordered`: messages of a channel arrive in the order in which they were accepted, also after failures (repeats
+    may follow); one batch at a time is on the way then, and there are no urgency classes. With a `producer`,
+    messages carry their outbox number, `first_sequence` being the first of a memory outbox, and a log that drops
+    repeats (`capabilities.dedup`) holds each exactly once.
     """
 
     def __init__(
@@ -104,6 +109,9 @@ class Publisher:
         ageing_s: float = 5.0,
         max_wait_s: float = 0.2,
         declare: Kind | None = None,
+        ordered: bool = False,
+        producer: str | None = None,
+        first_sequence: int = 0,
         workers: int = 2,
         close_timeout_s: float = 30.0,
     ) -> None:
@@ -121,7 +129,16 @@ class Publisher:
         self._require = count if require is None else require
         if not 1 <= self._require <= count:
             raise InvalidValue(f"require is from 1 to the number of targets, {count}, got {require}")
-        self._policy = rules.Policy(catalogue.make(law) if isinstance(law, str) else law, max_wait_s)
+        if producer is not None and not ordered:
+            raise InvalidValue(f"producer={producer!r} numbers messages in their order: it needs ordered=True")
+        if first_sequence < 0 or (first_sequence and (producer is None or outbox != "memory")):
+            raise InvalidValue(
+                f"first_sequence={first_sequence} is a number from 0 for a memory outbox with a producer: "
+                "an outbox file goes on with its own numbers"
+            )
+        self._ordered, self._producer, self._first_sequence = ordered, producer, first_sequence
+        law = catalogue.make(law) if isinstance(law, str) else law
+        self._policy = rules.Policy(law, max_wait_s, ordered=ordered)
         rules.start(self._policy, 0.0, batch=batch)  # a law that does not fit is refused here, not later
         self._batch, self._declare, self._ageing_s = batch, declare, ageing_s
         self._when_full, self._buffer = when_full, buffer
@@ -150,7 +167,7 @@ class Publisher:
         self._accounting = asyncio.Lock()
         try:
             if isinstance(self._place, str):
-                self._memory = MemoryOutbox(self._max_bytes or _MEMORY_BYTES)
+                self._memory = MemoryOutbox(self._max_bytes or _MEMORY_BYTES, newest=self._first_sequence)
                 self._outbox = self._memory
             else:
                 self._lock = _locked(self._place)
@@ -161,10 +178,16 @@ class Publisher:
                 self._outbox = await self._pool.run(
                     "receive", lambda: Outbox(database, max_bytes=self._max_bytes or _DISK_BYTES)
                 )
-            newest = await self._pool.run("publish", self._outbox.newest)
+            newest = self._newest = await self._pool.run("publish", self._outbox.newest)
             # Without a file nothing can be read again: all of it is held, and `max_bytes` alone bounds it.
             most_held = _MOST_HELD if self._memory is None else sys.maxsize
-            self._backlog = Backlog(newest, required=self._require, ageing_s=self._ageing_s, most_held=most_held)
+            self._backlog = Backlog(
+                newest,
+                unread=self._memory is None,
+                required=self._require,
+                ageing_s=self._ageing_s,
+                most_held=most_held,
+            )
             self._intake = Intake(
                 self._outbox,
                 self._pool,
@@ -206,7 +229,7 @@ class Publisher:
         body: bytes,
         *,
         key: bytes | None = None,
-        urgency: int = 4,
+        urgency: int = USUAL,
         headers: Mapping[str, HeaderValue] | None = None,
         event_time_s: float | None = None,
         content_type: str | None = None,
@@ -222,13 +245,15 @@ class Publisher:
         return handle
 
     async def publish_many(
-        self, messages: Iterable[Message], *, urgency: int = 4, channel: str | None = None
+        self, messages: Iterable[Message], *, urgency: int = USUAL, channel: str | None = None
     ) -> list[Handle]:
         """Accept many at once: one wait for the disk. A message that was refused says so in its handle."""
         if not self._open:
             raise InvalidValue("this publisher is not open: use it in `async with Publisher(…) as publisher`")
         if not 0 <= urgency <= LEAST_URGENT:
             raise InvalidValue(f"urgency is a class from 0 (most urgent) to {LEAST_URGENT}, not {urgency!r}")
+        if self._ordered and urgency != USUAL:
+            raise InvalidValue(f"urgency {urgency} would overtake, and this publisher is ordered: leave it out")
         name = self._channel if channel is None else check_name(channel)
         if name is None:
             raise InvalidValue("this publisher has no channel of its own: name one, publish(…, channel=…)")
@@ -332,9 +357,12 @@ class Publisher:
         if lanes is None:
             lanes = self._lanes[channel] = [
                 Lane(
-                    Target(target, channel, self._declare)
-                    if isinstance(target, str)
-                    else Target(target[0], target[1], self._declare),
+                    Target(
+                        *((target, channel) if isinstance(target, str) else target),
+                        self._declare,
+                        self._producer,
+                        self._newest,
+                    ),
                     self._policy,
                     batch=self._batch,
                     on_settled=self._on_settled,

@@ -32,6 +32,7 @@ from flyball.store.sqlite import plain_connection
 HeaderValue: TypeAlias = str | int | float | bool | bytes
 
 LEAST_URGENT = 9
+USUAL = 4
 
 _INSERT = """INSERT INTO flyball_outbox
     (id, channel, urgency, accepted_s, size_bytes, key, headers, event_time_s, content_type, body)
@@ -52,7 +53,7 @@ class OutboxMessage:
     headers: Mapping[str, HeaderValue] = field(default_factory=dict)
     event_time_s: float | None = None
     content_type: str | None = None
-    urgency: int = 4
+    urgency: int = USUAL
 
     def __post_init__(self) -> None:
         if not 0 <= self.urgency <= LEAST_URGENT:
