@@ -20,10 +20,11 @@ from tests.pipeline.test_app import expected, publish, random_bodies, results
 RUN = """
 import sys
 from pathlib import Path
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.runner import open_pipeline
 from tests.pipeline.test_app import config
-url, folder, master = sys.argv[1:]
-pipeline = Pipeline(url, config(count=2).model_copy(update={"master": master}), Path(folder))
+url, folder, master, runner = sys.argv[1:]
+changed = {"master": master, "runner": runner or None}
+pipeline = open_pipeline(url, config(count=2, timeout_s=600.0).model_copy(update=changed), Path(folder))
 pipeline.start()
 try:
     pipeline.drain()
@@ -78,56 +79,47 @@ def wait_for(log: Path, text: str, times: int = 1) -> None:
     raise AssertionError(f"no {text!r} in {log}: {log.read_text()[-2000:]}")
 
 
-def test_results_are_the_same_on_a_master_with_two_workers(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'broker.db'}"
-    bodies = random_bodies(random.Random(23), 0, 3000)
-    publish(url, [*bodies, END_OF_INPUT])
+@contextmanager
+def cluster_of_two(folder: Path) -> Iterator[str]:
+    """A master with two workers of one core each; their URL."""
     port = free_port()
     master = f"spark://127.0.0.1:{port}"
+    here = ("--host", "127.0.0.1", "--webui-port", "0")
     with ExitStack() as cluster:
         log = cluster.enter_context(
-            spark_process(
-                tmp_path,
-                "master",
-                "org.apache.spark.deploy.master.Master",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(port),
-                "--webui-port",
-                "0",
-            )
+            spark_process(folder, "master", "org.apache.spark.deploy.master.Master", *here, "--port", str(port))
         )
         wait_for(log, "I have been elected leader")
         for number in (1, 2):
-            cluster.enter_context(
-                spark_process(
-                    tmp_path,
-                    f"worker-{number}",
-                    "org.apache.spark.deploy.worker.Worker",
-                    "--host",
-                    "127.0.0.1",
-                    "--cores",
-                    "1",
-                    "--memory",
-                    "1200m",
-                    "--webui-port",
-                    "0",
-                    "--work-dir",
-                    str(tmp_path / f"work-{number}"),
-                    master,
-                )
-            )
+            size = ("--cores", "1", "--memory", "1200m", "--work-dir", str(folder / f"work-{number}"))
+            worker = "org.apache.spark.deploy.worker.Worker"
+            cluster.enter_context(spark_process(folder, f"worker-{number}", worker, *here, *size, master))
         wait_for(log, "Registering worker", times=2)
-        root = Path(__file__).parents[2]
-        run = subprocess.run(
-            [sys.executable, "-c", RUN, url, str(tmp_path), master],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(root), "SPARK_LOCAL_IP": "127.0.0.1"},
-            check=False,
-        )
-        assert run.returncode == 0, run.stderr[-3000:]
-    assert results(url) == expected(bodies)
-    # Executors of both workers ran Python readers, not the driver.
-    assert len(list(tmp_path.glob("work-*/app-*/*"))) == 2
+        yield master
+
+
+def test_results_are_the_same_on_a_master_with_two_workers(tmp_path: Path) -> None:
+    bodies = random_bodies(random.Random(23), 0, 3000)
+    root = Path(__file__).parents[2]
+    places = os.pathsep.join([str(root), str(root / "src")])
+    executors = 0
+    with cluster_of_two(tmp_path) as master:
+        for runner in ("inline", ""):  # the default is a lane an application
+            folder = tmp_path / (runner or "default")
+            folder.mkdir()
+            url = f"sqlite:///{folder / 'broker.db'}"
+            publish(url, [*bodies, END_OF_INPUT])
+            run = subprocess.run(
+                [sys.executable, "-c", RUN, url, str(folder), master, runner],
+                capture_output=True,
+                text=True,
+                env={**os.environ, "PYTHONPATH": places, "SPARK_LOCAL_IP": "127.0.0.1"},
+                check=False,
+            )
+            assert run.returncode == 0, run.stderr[-3000:]
+            assert results(url) == expected(bodies)
+            # Executors of both workers ran Python readers, not a driver: of one application, then of two.
+            before, executors = executors, len(list(tmp_path.glob("work-*/app-*/*")))
+            assert executors - before == 2
+    assert (folder / "runner").read_text() == "process\n"
+    assert len(list(tmp_path.glob("work-*/app-*"))) == 4

@@ -18,10 +18,10 @@ from flyball.brokers import connect
 from flyball.brokers.url import BrokerUrl
 from flyball.cli.output import note
 from flyball.lab import demo_events
-from flyball.pipeline.app import Pipeline
 from flyball.pipeline.audit import Audit, audit
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
+from flyball.pipeline.runner import RunningPipeline, open_pipeline
 from flyball.pipeline.spool import Spooler
 from flyball.publisher.feed import Events, Feed
 
@@ -150,7 +150,7 @@ async def run_line(config: LineConfig, folder: Path, feed_for_s: float | None = 
     folder.mkdir(parents=True, exist_ok=True)
     url = config.url(folder)
     narrator = Narrator()
-    pipeline = Pipeline(url, config.pipeline, folder, narrator.alert)
+    pipeline = open_pipeline(url, config.pipeline, folder, narrator.alert)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -173,7 +173,7 @@ async def run_line(config: LineConfig, folder: Path, feed_for_s: float | None = 
         await asyncio.gather(starting, feeding, return_exceptions=True)
         await asyncio.to_thread(pipeline.stop)
     narrator.say("stopped; counting what the logs hold")
-    found = await asyncio.to_thread(audit, url, config.pipeline, pipeline.totals)
+    found = await asyncio.to_thread(audit, url, config.pipeline, pipeline.totals, complete=complete)
     return Outcome(found, narrator.seconds, narrator.first_alert_s, config.pipeline.lanes.loops, complete)
 
 
@@ -182,7 +182,7 @@ async def _feed(
     url: str,
     stop: asyncio.Event,
     narrator: Narrator,
-    pipeline: Pipeline,
+    pipeline: RunningPipeline,
     feed_for_s: float | None,
 ) -> None:
     if isinstance(config.source, NoSource):

@@ -3,7 +3,8 @@
     input log → source → tier 1 in lanes → result queues → combiner → results log → tier 2 → alert log
 
 config      what a pipeline is made of, checked before Spark starts; expressions and functions users may write
-app         puts everything together; session is the one place that builds a Spark session
+runner      the two ways to run one: app (lanes share a Spark application) and process_app (each is one of its own:
+            splitter, ticks, worker, supervisor); session is the one place that builds a Spark session
 policy      every decision of tier 1, pure: admission, splitting, balancing, combining
 source      spark.readStream.format("flyball"): a replayable log as a stream; parse turns bodies into rows,
             flow decides how many come in, shares says which lane reads what

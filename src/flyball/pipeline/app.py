@@ -95,8 +95,7 @@ class Pipeline:
 
     def set_lanes(self, count: int) -> None:
         """Run so many lanes from one of the next batches on; results of lanes that leave are not lost."""
-        if not 1 <= count <= 64:
-            raise InvalidValue(f"a pipeline has 1 to 64 lanes, not {count}")
+        refuse_lanes(count)
         for lane in range(count):
             self._lanes.open(lane)
         self._sinks.tell(lanes_name(self._config.results), json.dumps({"lanes": count}).encode())
@@ -145,6 +144,11 @@ class Pipeline:
         """How far tier 1's batches go, the one under way included."""
         offset = last_offset(self._running.checkpoint(_TIER1))
         return [-1] * partitions if offset is None else list(offset["next"])
+
+
+def refuse_lanes(count: int) -> None:
+    if not 1 <= count <= 64:
+        raise InvalidValue(f"a pipeline has 1 to 64 lanes, not {count}")
 
 
 def refuse_embedded_on_several_hosts(url: str, master: str) -> None:

@@ -19,7 +19,8 @@ from flyball.pipeline.marks import is_mark
 @dataclass(frozen=True, slots=True)
 class Audit:
     """`late` of the results came too late to be put in order, `disordered` stand in the wrong order all the same.
-    `lost`: events read that are neither a result nor filtered nor dead-lettered. `waiting`: not yet read."""
+    `lost`: events read that are neither a result nor filtered nor dead-lettered. `waiting`: not yet read, or, of a
+    run that was broken off, a result that still waits for its turn."""
 
     events_in: int
     results: int
@@ -55,12 +56,17 @@ class _Origins:
         return different, entries - different
 
 
-def audit(url: str, config: PipelineConfig, totals: Totals) -> Audit:
-    """Follow every entry of the results and dead-letter logs back to the event it came from."""
+def audit(url: str, config: PipelineConfig, totals: Totals, *, complete: bool = True) -> Audit:
+    """Follow every entry of the results and dead-letter logs back to the event it came from.
+
+    Not `complete`: what is still in the result queues, or held back for its turn, is not lost.
+    """
     results, repeated_results, late, disordered = _results(url, config)
     dead, repeated_dead = _dead_letters(url, config.dead_letter)
     events_in = _count(url, config.input)
     waiting = max(0, events_in - totals.events_in)
+    if not complete:
+        waiting += max(0, totals.results - results)
     return Audit(
         events_in=events_in,
         results=results,

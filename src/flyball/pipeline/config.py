@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -56,6 +56,13 @@ class PipelineConfig(Strict):
     fed_timeout_s: Annotated[
         float, Field(gt=0, allow_inf_nan=False, description="How long to wait for one of them that falls silent")
     ] = 60.0
+    runner: Annotated[
+        Literal["inline", "process"] | None,
+        Field(
+            description="Lanes as shares of one Spark application (inline), or each one of its own (process); by "
+            "default inline on a local master, process on a cluster"
+        ),
+    ] = None
     lanes: LanesConfig = LanesConfig()
     monitors: tuple[MonitorConfig, ...] = ()
     tier1: tuple[AnyStep, ...] = ()
@@ -109,6 +116,10 @@ class PipelineConfig(Strict):
     def told_as(self) -> str:
         """What this pipeline is called where several write: pipelines on one broker differ in their results."""
         return self.name or self.results
+
+    @property
+    def chosen_runner(self) -> Literal["inline", "process"]:
+        return self.runner or ("inline" if self.master.startswith("local") else "process")
 
     @property
     def source_columns(self) -> Columns:

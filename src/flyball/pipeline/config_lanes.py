@@ -32,6 +32,15 @@ class LanesConfig(BaseModel):
         int, Field(gt=0, description="Memory for results that wait for their turn; more goes to disk")
     ] = 64_000_000
 
+    tick_s: Annotated[
+        float, Field(gt=0, description="How often the splitter shares out what came in (runner process)")
+    ] = 0.1
+    tasks: Annotated[int, Field(ge=1, le=1024, description="Tasks that read for one lane (runner process)")] = 1
+    cores: Annotated[
+        tuple[tuple[Annotated[int, Field(ge=0)], ...], ...],
+        Field(description="CPU cores of each lane on this host, [[0], [1]]; by default all (runner process)"),
+    ] = ()
+
     @model_validator(mode="after")
     def _free_within_queue(self) -> Self:
         if self.free_bytes >= self.queue_bytes:

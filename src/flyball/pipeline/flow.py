@@ -18,7 +18,6 @@ from flyball.pipeline.queues import Level
 from flyball.pipeline.receipts import balance_receipt, flow_receipt
 
 _LEAST_BATCH = 1_000
-_BALANCE_EVERY_S = 1.0
 _KEEP_SERVICE = 0.5
 
 
@@ -125,11 +124,11 @@ class Admission:
             self._seen_events[lane] = level.events
             if new and level.batch_s is not None and level.batch_events > 0:
                 self._service_s[lane] = ewma(self._service_s.get(lane), level.batch_s, _KEEP_SERVICE)
-        if self._balancer is None or now_s - self._balanced_at < _BALANCE_EVERY_S:
+        if self._balancer is None or now_s - self._balanced_at < policy.BALANCE_EVERY_S:
             return
         state = self._balance or self._balancer.initial(self._weights)
         delays = [self._service_s.get(lane) for lane in self.lanes]
-        self._balance = self._balancer.step(state, now_s, _BALANCE_EVERY_S, delays, self._times.load)
+        self._balance = self._balancer.step(state, now_s, policy.BALANCE_EVERY_S, delays, self._times.load)
         known = [delay for delay in delays if delay is not None]
         if len(known) == len(delays) > 1:
             self._told(balance_receipt(now_s, known, self._weights, self._balance.weights))

@@ -9,6 +9,7 @@ An entry's header::
     marks          the same for each of the pipelines that write the input
     events, seconds  size of the share and what the lane took for it: what balancing goes by
     cycle          events and seconds of the lane's batch before, from its planning to its end
+    taken          of all that ticks ever gave to the lane, so much was read by the end of the batch
     totals         of this lane, including this batch: where every event went
     before         bytes this queue took before the entry: what the free-space sensor goes by
 """
@@ -51,7 +52,7 @@ class ResultQueue:
         for number, piece in enumerate(pieces):
             header: dict[str, Any] = {"batch": batch, "piece": number, "before": before + sum(map(len, bodies))}
             header |= {"totals": asdict(total), "events": end.bodies, "seconds": end.seconds}
-            header["cycle"] = end.cycle
+            header |= {"cycle": end.cycle, "taken": end.taken}
             if number == len(pieces) - 1:
                 header |= {
                     "mark": batch if end.mark is None else end.mark,

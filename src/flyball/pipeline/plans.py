@@ -146,7 +146,7 @@ class WholeLog(_OfLog):
         if self._admission is None:
             self._admission = Admission((0,), self._bounds.most_rows, self._bounds.interval_s)
         waiting = [max(0, end - at) for at, end in zip(start["next"], self.latest()["next"], strict=True)]
-        stops = _within_budget(start["next"], waiting, self._admission.decide(now_s, sum(waiting)).events)
+        stops = policy.within_budget(start["next"], waiting, self._admission.decide(now_s, sum(waiting)).events)
         events = sum(stops) - sum(start["next"])
         if events <= 0:
             return start
@@ -177,7 +177,7 @@ class SharedLanes(_OfLog):
         starts = start["next"]
         waiting = [max(0, end - at) for at, end in zip(starts, self.latest()["next"], strict=True)]
         decided = admission.decide(now_s, sum(waiting))
-        stops = _within_budget(starts, waiting, decided.events)
+        stops = policy.within_budget(starts, waiting, decided.events)
         events = sum(stops) - sum(starts)
         if events <= 0:
             return start
@@ -237,10 +237,10 @@ class OwnLane:
         found = last_bodies(self._readers(self._ticks), 1)
         # A lane that joins later has no part in what is there already, and need not look through it.
         joins = bool(found) and self._lane not in Tick.from_json(found[0]).members
-        return {"next": [end if joins else first], "into": 0, "mark": -1}
+        return {"next": [end if joins else first], "into": 0, "mark": -1, "taken": 0}
 
     def latest(self) -> Offset:
-        return {"next": [self._readers.bounds(self._ticks)[0][1]], "into": 0, "mark": -1}
+        return {"next": [self._readers.bounds(self._ticks)[0][1]], "into": 0, "mark": -1, "taken": 0}
 
     def following(self, start: Offset, now_s: float) -> Offset:
         if self._unread is None or self._admission is None:
@@ -270,8 +270,9 @@ class OwnLane:
                 break
         if end["next"] == start["next"] and end["into"] == start["into"]:
             return start
-        end |= {"ranges": ranges, "more": more, "cycle": self._admission.cycle}
-        self._admission.begin(now_s, [events_in(ranges) + events_in(more)])
+        events = events_in(ranges) + events_in(more)
+        end |= {"ranges": ranges, "more": more, "cycle": self._admission.cycle, "taken": start["taken"] + events}
+        self._admission.begin(now_s, [events])
         return end
 
     def tasks(self, start: Offset, end: Offset) -> list[Task]:  # noqa: ARG002 (the end says it all)
@@ -284,26 +285,18 @@ class OwnLane:
             size = -(-(events_in(ranges) + events_in(more)) // number)
             own, ranges = first_events(ranges, size)
             own_more, more = first_events(more, size - events_in(own))
-            share = Share(self._lane, own, tuple(end["members"]), end["last"], end["mark"], own_more, end["cycle"])
+            share = Share(
+                self._lane,
+                own,
+                tuple(end["members"]),
+                end["last"],
+                end["mark"],
+                own_more,
+                end["cycle"],
+                end["taken"],
+            )
             tasks.append(Task(share))
         return tasks
-
-
-def _within_budget(starts: Sequence[int], waiting: Sequence[int], budget: int) -> list[int]:
-    """How far each partition may go so that together they bring at most `budget` rows.
-
-    Partitions with less than an equal share leave the rest of it to the others, so none starves.
-
-    >>> _within_budget([0, 0, 0], [10, 100, 100], 90)
-    [10, 40, 40]
-    """
-    stops = list(starts)
-    smallest_first = sorted(range(len(waiting)), key=lambda number: waiting[number])
-    for others, number in zip(range(len(waiting), 0, -1), smallest_first, strict=True):
-        admitted = min(waiting[number], budget // others)
-        stops[number] += admitted
-        budget -= admitted
-    return stops
 
 
 def _in_parts(offsets: range, parts: int) -> list[range]:

@@ -38,6 +38,11 @@ def lanes_name(results: str) -> str:
     return f"{results}.lanes"
 
 
+def rules_name(results: str) -> str:
+    """The log that says up to where tier 2, in a process of its own, has judged the results."""
+    return f"{results}.rules"
+
+
 def last_bodies(reader: LogReader, most: int = _TAIL) -> list[bytes]:
     """The last bodies of a log with one partition, oldest first.
 
@@ -79,6 +84,8 @@ class Level:
     batch_s: float | None = None
     cycle: tuple[int, float] | None = None
     """events and seconds of the batch before, from its planning to its end"""
+    taken: int = 0
+    """of all that ticks ever gave to the lane, so much is in its entries"""
     batch: int = -1
     mark: int | None = None
     """the last complete tick; None: the batch is still being written"""
@@ -114,6 +121,7 @@ class QueueLevels:
             batch_events=header["events"],
             batch_s=header["seconds"],
             cycle=tuple(header["cycle"]) if header["cycle"] else None,
+            taken=header["taken"],
             batch=header["batch"],
             mark=header.get("mark"),
             last=header.get("last", False),

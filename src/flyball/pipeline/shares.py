@@ -54,6 +54,7 @@ class Share:
 
     `mark` is the last tick that is complete with it (None: the batch itself is the tick), `more` belongs to the
     tick after that, whose rest comes later. `cycle` is what the lane's batch before was like: events, seconds.
+    `taken`: of all that ticks ever gave to the lane, so much was read by the end of the batch.
     """
 
     lane: int
@@ -63,6 +64,7 @@ class Share:
     mark: int | None = None
     more: tuple[Range, ...] = ()
     cycle: tuple[int, float] | None = None
+    taken: int = 0
 
     @property
     def events(self) -> int:
@@ -84,6 +86,7 @@ class ShareEnd:
     ends: bool
     mark: int | None = None
     cycle: tuple[int, float] | None = None
+    taken: int = 0
     sample: dict[str, list[Any]] | None = None
     sampled_events: int = 0
     marks: dict[str, float] = field(default_factory=dict)
@@ -102,6 +105,7 @@ class ShareEnd:
             seen.ends,
             share.mark,
             share.cycle,
+            share.taken,
             marks=seen.marks,
         )
 

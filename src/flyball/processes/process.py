@@ -94,6 +94,23 @@ class OwnProcess:
         self.signal(signal.SIGKILL)
         self.wait(10)
 
+    def session(self) -> list[OwnProcess]:
+        """Itself and everything it started that did not leave its session, as far as it is alive. Also after its
+        own death: the kernel gives its pid to nobody else while a session has that number."""
+        if start_time(self.pid) not in (None, self.started):
+            return []  # it is long gone, and with it all that was in its session
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if int(_fields(int(entry.name))[3]) == self.pid and (began := start_time(int(entry.name))):
+                    found.append(OwnProcess(int(entry.name), began))
+        return found
+
+    def kill_session(self) -> None:
+        """End it and all that it started, at once."""
+        for process in self.session():
+            process.kill()
+
     def wait(self, timeout_s: float) -> bool:
         """True once it has ended."""
         deadline = time.monotonic() + timeout_s
@@ -119,10 +136,15 @@ def _thread_states(pid: int) -> list[str]:
 def start_time(pid: int) -> str | None:
     """When a process began, in the kernel's ticks since boot; None if there is none, or only its remains."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        fields = _fields(pid)
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
     # Its first thread may be gone while others are still dying and hold its ports.
     gone = fields[0] in "ZX" and all(state in "ZX" for state in _thread_states(pid))
     return None if gone else fields[19]
+
+
+def _fields(pid: int) -> list[str]:
+    """What the kernel says about a process, from its state on."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    return text.rpartition(")")[2].split()  # the name before it may hold spaces and brackets

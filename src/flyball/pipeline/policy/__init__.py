@@ -20,12 +20,23 @@ from flyball.pipeline.policy.admission import (
     flow_step,
     shares_fit,
 )
-from flyball.pipeline.policy.balancing import Balancer, BalanceState, BatchTimes, lane_plant, load_of
+from flyball.pipeline.policy.balancing import (
+    BALANCE_EVERY_S,
+    Balancer,
+    BalanceState,
+    BatchTimes,
+    LaneDelay,
+    joined_by,
+    lane_plant,
+    load_of,
+    without_laggards,
+)
 from flyball.pipeline.policy.combining import LaneProgress, Merge, next_lane, took
 from flyball.pipeline.policy.feeding import FeedProgress, Feeds, ended_at, feeds_of, settled_s, told
-from flyball.pipeline.policy.splitting import equal_weights, split
+from flyball.pipeline.policy.splitting import equal_weights, room_ahead, split, within_budget
 
 __all__ = [
+    "BALANCE_EVERY_S",
     "BalanceState",
     "Balancer",
     "BatchTimes",
@@ -33,6 +44,7 @@ __all__ = [
     "Feeds",
     "FlowControl",
     "FlowState",
+    "LaneDelay",
     "LaneProgress",
     "Merge",
     "Pace",
@@ -44,12 +56,16 @@ __all__ = [
     "flow_controller",
     "flow_start",
     "flow_step",
+    "joined_by",
     "lane_plant",
     "load_of",
     "next_lane",
+    "room_ahead",
     "settled_s",
     "shares_fit",
     "split",
     "told",
     "took",
+    "within_budget",
+    "without_laggards",
 ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyball.control.controllers.gain_scheduled import GainScheduled, Region
@@ -28,6 +28,9 @@ _KEEP = 0.5  # of the sensors' averages: what makes a lane first order
 # sensitivity dlnT/dlnλ = ρ/(1−ρ). Each region is designed for the sensitivity at its upper end.
 _REGIONS = ((0.0, 1.0), (0.5, 2.0), (0.7, 4.0))
 _HYSTERESIS = 0.05
+
+
+BALANCE_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,7 @@ def load_of(base_s: float, batch_s: float) -> float:
 
 _BASE_SPAN_S = 3600.0
 _KEEP_TIME = 0.5
+_KEEP_RATE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,3 +185,79 @@ class BatchTimes:
     @property
     def load(self) -> float:
         return 0.0 if self.average_s is None else load_of(self.least[0][1], self.average_s)
+
+
+_LEAST_DELAY_S = 0.05  # shorter ones are noise: lanes that have nothing to do are equally fast
+
+
+@dataclass(frozen=True, slots=True)
+class LaneDelay:
+    """Predicted delay of a lane: what waits for it, what it works on included, over the rate of its batches.
+
+    Of all sensors this has the least dead time: it rises as soon as events pile up, long before they are late.
+    What it showed since it was last read is averaged, for backlogs are saw teeth; `now_s` is what it shows now.
+
+    >>> lane = LaneDelay().after_batch(0.0, events=1000, took_s=0.5).seen(backlog=3000).seen(backlog=1000)
+    >>> lane.predicted_s
+    1.0
+    """
+
+    rate: float | None = None
+    now_s: float | None = None
+    times: BatchTimes = field(default_factory=BatchTimes)
+    sum_s: float = 0.0
+    samples: int = 0
+
+    def after_batch(self, now_s: float, events: int, took_s: float) -> LaneDelay:
+        rate = ewma(self.rate, events / took_s, _KEEP_RATE)
+        return replace(self, rate=rate, times=self.times.after(now_s, took_s))
+
+    def seen(self, backlog: int) -> LaneDelay:
+        if self.rate is None:
+            return self
+        delay_s = max(_LEAST_DELAY_S, backlog / self.rate)
+        return replace(self, now_s=delay_s, sum_s=self.sum_s + delay_s, samples=self.samples + 1)
+
+    def read(self) -> LaneDelay:
+        return replace(self, sum_s=0.0, samples=0)
+
+    @property
+    def predicted_s(self) -> float | None:
+        return self.sum_s / self.samples if self.samples else None
+
+
+_FAR_BEHIND = 2.0
+_ALWAYS_ALLOWED_S = 0.3
+
+
+def without_laggards(weights: Sequence[float], delays_s: Sequence[float | None]) -> tuple[float, ...]:
+    """Nothing for lanes that are more than twice as late as the others are: until they have caught up.
+
+    Weights move with the time that several batches take. A lane that a disturbance hits, or that died, would go on
+    getting events that nobody can take back, and those make the largest delays.
+
+    >>> without_laggards([0.5, 0.5], [1.0, 1.9]), without_laggards([0.5, 0.5], [1.0, 2.1])
+    ((0.5, 0.5), (1.0, 0.0))
+    """
+    known = [None if delay is None else max(_ALWAYS_ALLOWED_S, delay) for delay in delays_s]
+    kept = []
+    for lane, (weight, delay) in enumerate(zip(weights, known, strict=True)):
+        others = [other for number, other in enumerate(known) if number != lane and other is not None]
+        late = delay is not None and bool(others) and delay > _FAR_BEHIND * sum(others) / len(others)
+        kept.append(0.0 if late else weight)
+    total = sum(kept)
+    return tuple(weight / total for weight in kept) if total > 0 else tuple(weights)
+
+
+def joined_by(weights: Mapping[int, float], lanes: Sequence[int]) -> tuple[float, ...]:
+    """Weights for lanes of which some are new: those get an equal share, the others keep their proportions.
+
+    >>> joined_by({0: 0.75, 1: 0.25}, [0, 1, 2, 3])
+    (0.375, 0.125, 0.25, 0.25)
+    """
+    known = sum(weights[lane] for lane in lanes if lane in weights)
+    old = sum(lane in weights for lane in lanes)
+    if not old or known <= 0:
+        return equal_weights(len(lanes))
+    part = old / len(lanes)
+    return tuple(part * weights[lane] / known if lane in weights else 1 / len(lanes) for lane in lanes)

@@ -31,5 +31,36 @@ def split(
     return tuple(counts), tuple(share - count for share, count in zip(wanted, counts, strict=True))
 
 
+def room_ahead(ahead: int, weights: Sequence[float], backlogs: Sequence[int]) -> int:
+    """How many events to share out now so that about `ahead` wait for each lane, and not many more.
+
+    A lane that stands still holds the others up by its weight alone, which balancing takes from it.
+
+    >>> room_ahead(1000, [0.5, 0.5], [0, 0]), room_ahead(1000, [0.5, 0.5], [1000, 5000])
+    (2000, 0)
+    >>> room_ahead(1000, [0.9, 0.1], [0, 5000])
+    1097
+    """
+    waiting = sum(weight * min(backlog, ahead) for weight, backlog in zip(weights, backlogs, strict=True))
+    return max(0, math.floor((ahead - waiting) / sum(weight * weight for weight in weights)))
+
+
 def equal_weights(lanes: int) -> tuple[float, ...]:
     return (1.0 / lanes,) * lanes
+
+
+def within_budget(starts: Sequence[int], waiting: Sequence[int], budget: int) -> list[int]:
+    """How far each partition may go so that together they bring at most `budget` rows.
+
+    Partitions with less than an equal share leave the rest of it to the others, so none starves.
+
+    >>> within_budget([0, 0, 0], [10, 100, 100], 90)
+    [10, 40, 40]
+    """
+    stops = list(starts)
+    smallest_first = sorted(range(len(waiting)), key=lambda number: waiting[number])
+    for others, number in zip(range(len(waiting), 0, -1), smallest_first, strict=True):
+        admitted = min(waiting[number], budget // others)
+        stops[number] += admitted
+        budget -= admitted
+    return stops

@@ -1,0 +1,279 @@
+"""The pipeline as processes: a splitter, each lane as a Spark application of its own, a combiner, and tier 2.
+
+    input log → splitter → ticks → lanes → result queues → combiner → results log, in order → rules → alert log
+
+Whatever passes between them is in logs of the broker, and each goes on from there after kill -9. This object
+starts and watches them, adds and removes lanes, and ends them. It keeps the sinks itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from flyball.brokers.log_reader import LogReader, open_log_reader
+from flyball.brokers.port import BrokerError, NoSuchChannel
+from flyball.errors import InvalidValue
+from flyball.pipeline import entry
+from flyball.pipeline.app import refuse_embedded_on_several_hosts, refuse_lanes
+from flyball.pipeline.config import PipelineConfig
+from flyball.pipeline.ledger import Totals
+from flyball.pipeline.marks import is_mark
+from flyball.pipeline.queues import Level, QueueLevels, lanes_name, last_bodies, rules_name, wanted_lanes
+from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.sinks import Sinks
+from flyball.pipeline.splitter import declare_ticks
+from flyball.pipeline.supervisor import Supervisor
+from flyball.pipeline.ticks import Tick, ticks_name
+from flyball.pipeline.tier_two import AlertHandler, TierTwo
+from flyball.pipeline.worker import COMBINER, RULES, SPLITTER, Order, command, lane_role
+
+_LOOK_S = 0.05
+_COUNT_S = 0.5
+
+
+class ProcessPipeline:
+    """A running pipeline of processes. The same folder and broker continue the same run."""
+
+    def __init__(
+        self,
+        url: str,
+        config: PipelineConfig,
+        folder: Path,
+        on_alert: AlertHandler = lambda _alert: None,
+    ) -> None:
+        refuse_embedded_on_several_hosts(url, config.master)
+        self._url, self._config, self._folder = url, config, folder.absolute()
+        self._sinks = LogSinks(url)
+        self._levels = QueueLevels(url, config.results)
+        self._supervisor = Supervisor(self._folder / "processes")
+        self._order = self._folder / "processes" / "order"
+        self._alerts = _AlertTail(url, config, on_alert)
+        self._rules = TierTwo(url, config, self._sinks, on_alert)
+        self._written = Sinks(url, config, self._folder, self._sinks)
+        self._lock: TextIO | None = None
+        self._begun = False
+        self._reading = threading.Lock()
+        self._counted_s = float("-inf")
+        self._totals = Totals()
+
+    def start(self) -> None:
+        """Start all processes at the same time, and wait until each has begun its work."""
+        config = self._config
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._own_folder()
+        self._sinks.open()
+        self._sinks.declare(config.input)
+        self._sinks.add(lanes_name(config.results), None)
+        declare_ticks(self._sinks, config.results)
+        self._rules.open()
+        self._begun = True
+        self._supervisor.open()
+        Order(self._url, config, self._folder, tuple(sys.path)).save(self._order)
+        self._alerts.start()
+        lanes = {*range(self._wanted_lanes()), *self._unfinished()}
+        names = [*map(lane_role, sorted(lanes)), *([RULES] if config.rules else []), COMBINER, SPLITTER]
+        self._run(names)
+        self._written.start()
+
+    @property
+    def ended(self) -> bool:
+        """Everything up to the end of the input has been put in order."""
+        with open_log_reader(self._url, self._config.results) as reader, suppress(NoSuchChannel):
+            return any(entry.header_of(body)["ends"] for body in last_bodies(reader, 1))
+        return False
+
+    @property
+    def totals(self) -> Totals:
+        """Where the events went whose results are in the result queues; looked up now and then while it runs."""
+        now_s = time.monotonic()
+        if self._begun and now_s - self._counted_s >= _COUNT_S:
+            self._counted_s = now_s
+            self._totals = Totals.of([level.totals for level in self._read(self._known_lanes())])
+        return self._totals
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of the parts that run now, by role: splitter, lane-0 …, combiner, rules."""
+        return self._supervisor.pids()
+
+    def restarts(self) -> dict[str, int]:
+        """How often each part had to be started again."""
+        return self._supervisor.restarts()
+
+    def set_lanes(self, count: int) -> None:
+        """Run so many lanes; returns when they share the input and those that leave have delivered everything."""
+        refuse_lanes(count)
+        self._run([lane_role(lane) for lane in range(count)])
+        since = self._last_tick()
+        self._sinks.tell(lanes_name(self._config.results), json.dumps({"lanes": count}).encode())
+        while (tick := self._last_tick()) is None or len(tick.members) != count:
+            self._wait()
+        leaving = [lane for lane in tick.given if lane not in tick.members]
+        while not all(self._has_left(lane, since) for lane in leaving):
+            self._wait()
+        self._supervisor.stop([lane_role(lane) for lane in leaving])
+
+    def check(self) -> None:
+        """Raise if a part failed again and again."""
+        self._supervisor.check()
+        self._alerts.check()
+        self._written.check()
+
+    def drain(self) -> None:
+        """Wait until everything that is in the input log now has gone all the way through."""
+        with open_log_reader(self._url, self._config.input) as reader:
+            goal = [reader.bounds(partition)[1] for partition in range(reader.partitions())]
+        while (tick := self._last_tick()) is None or any(
+            at < end for at, end in zip(tick.next, goal, strict=True)
+        ):
+            self._wait()
+        while not all(self._delivered(tick)):
+            self._wait()
+        while any(level.queued_bytes for level in self._read(self._known_lanes())):
+            self._wait()
+        if self._config.rules:
+            with open_log_reader(self._url, self._config.results) as reader:
+                end = reader.bounds(0)[1]
+            while self._judged() < end:
+                self._wait()
+            self._alerts.finish()
+        if self.ended:
+            self._rules.end_feeds()
+        self._written.drain()
+
+    def stop(self) -> None:
+        self._supervisor.close()
+        self._alerts.stop()
+        self._written.stop()
+        self._counted_s = float("-inf")
+        with suppress(BrokerError):  # it was broken off, perhaps for that very reason
+            self._totals = self.totals
+        self._begun = False
+        self._levels.close()
+        self._sinks.close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _own_folder(self) -> None:
+        self._lock = (self._folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidValue(
+                f"the folder {self._folder} is in use by a pipeline that runs: stop it, or choose another folder"
+            ) from None
+
+    def _run(self, names: list[str]) -> None:
+        for name in names:
+            self._supervisor.start(name, command(name, self._order))
+        while not all(self._supervisor.is_ready(name) for name in names):
+            self._wait()
+
+    def _wait(self) -> None:
+        self.check()
+        time.sleep(_LOOK_S)
+
+    def _wanted_lanes(self) -> int:
+        with open_log_reader(self._url, lanes_name(self._config.results)) as reader:
+            return wanted_lanes(reader, self._config.lanes.count)
+
+    def _read(self, lanes: Sequence[int]) -> list[Level]:
+        with self._reading:  # drain() and totals may be asked by two threads
+            return self._levels.read(lanes)
+
+    def _last_tick(self) -> Tick | None:
+        with open_log_reader(self._url, ticks_name(self._config.results)) as reader:
+            return next((Tick.from_json(body) for body in last_bodies(reader, 1)), None)
+
+    def _known_lanes(self) -> list[int]:
+        tick = self._last_tick()
+        return [] if tick is None else sorted(tick.given)
+
+    def _unfinished(self) -> list[int]:
+        """Lanes that were told to leave and have not delivered all they were given."""
+        tick = self._last_tick()
+        lanes = [] if tick is None else sorted(set(tick.given) - set(tick.members))
+        return [lane for lane in lanes if not self._read([lane])[0].last]
+
+    def _has_left(self, lane: int, since: Tick | None) -> bool:
+        """Whether what it was given after the tick `since`, up to its last, is in its queue."""
+        (level,) = self._read([lane])
+        at = since.number if since is not None and lane in since.members else -1
+        return level.last and level.mark is not None and level.mark > at
+
+    def _delivered(self, tick: Tick) -> list[bool]:
+        """Of each lane, whether its results up to that tick are in its queue."""
+        levels = self._read(tick.members)
+        return [level.mark is not None and level.mark >= tick.number for level in levels]
+
+    def _judged(self) -> int:
+        with open_log_reader(self._url, rules_name(self._config.results)) as reader:
+            try:
+                return max((int(json.loads(body)["through"]) for body in last_bodies(reader, 1)), default=-1)
+            except NoSuchChannel:
+                return -1
+
+
+class _AlertTail:
+    """Hands out alerts as they come to their logs: the rules run in another process."""
+
+    def __init__(self, url: str, config: PipelineConfig, on_alert: AlertHandler) -> None:
+        self._url, self._on_alert = url, on_alert
+        self._rules = {rule.name for rule in config.rules}
+        self._logs = sorted({rule.to or config.alerts for rule in config.rules})
+        self._positions: dict[str, int] = {}
+        self._failure: Exception | None = None
+        self._passes = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="flyball-alerts", daemon=True)
+
+    def start(self) -> None:
+        for log in self._logs:
+            with open_log_reader(self._url, log) as reader, suppress(NoSuchChannel):
+                self._positions[log] = reader.bounds(0)[1]
+        self._thread.start()
+
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def finish(self) -> None:
+        """Wait until everything that is there now has been handed out."""
+        goal = self._passes + 2
+        while self._passes < goal and self._thread.is_alive():
+            time.sleep(_LOOK_S)
+        self.check()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        readers = {log: open_log_reader(self._url, log) for log in self._logs}
+        try:
+            while not self._stopping.wait(_LOOK_S):
+                for log, reader in readers.items():
+                    with suppress(NoSuchChannel):
+                        self._hand_out(log, reader)
+                self._passes += 1
+        except Exception as error:  # noqa: BLE001 (check() tells it to the thread that asks)
+            self._failure = error
+        finally:
+            for reader in readers.values():
+                reader.close()
+
+    def _hand_out(self, log: str, reader: LogReader) -> None:
+        end = reader.bounds(0)[1]
+        for chunk in reader.read_bodies(0, self._positions.get(log, 0), end):
+            for body in chunk.bodies:
+                if not is_mark(body) and (message := json.loads(body)).get("rule") in self._rules:
+                    self._on_alert(message)
+        self._positions[log] = end

@@ -1,0 +1,196 @@
+"""Lanes as Spark applications of their own: killed one by one and all together, added, removed; exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball.errors import InvalidValue
+from flyball.lab import demo_events
+from flyball.pipeline import entry
+from flyball.pipeline.audit import audit
+from flyball.pipeline.config import PipelineConfig
+from flyball.pipeline.marks import END_OF_INPUT
+from flyball.pipeline.process_app import ProcessPipeline
+from flyball.pipeline.runner import open_pipeline
+from flyball.pipeline.ticks import Tick, ticks_name
+from tests.pipeline.reference import Expected, expected
+from tests.pipeline.test_app import publish
+from tests.pipeline.test_kill import bodies, run, written
+
+SEED = 41
+EVENTS = 6_000
+
+LANES = {"count": 2, "queue_bytes": 400_000, "free_bytes": 250_000, "interval_s": 0.5, "timeout_s": 600.0}
+TIER1 = [{"keep": "NOT (kind = 'performance' AND in_subnet(ip, '92.126.10.0/24'))"}]
+RULE = {
+    "name": "busy-hosts",
+    "where": "kind = 'performance' AND in_subnet(ip, '92.126.11.0/24')",
+    "column": "load",
+    "above": 2,
+}
+
+
+def config(**changes: Any) -> PipelineConfig:
+    made = {
+        "columns": demo_events.COLUMNS,
+        "event_time": "event_time",
+        "runner": "process",
+        "lanes": LANES,
+        "tier1": TIER1,
+        "rules": [RULE],
+    }
+    return PipelineConfig.model_validate(made | changes)
+
+
+def matches(url: str, wanted: Expected) -> None:
+    """Alerts and the order of results are those of the reference."""
+    alerts = [json.loads(body) for body in bodies(url, "alerts")]
+    assert sorted((alert["window_start"], alert["value"]) for alert in alerts) == sorted(wanted.alerts.items())
+    rows = [row for body in bodies(url, "results") for row in entry.in_order(entry.decode(body)).to_pylist()]
+    times = [row["event_time"] for row in rows]
+    assert times == sorted(times)
+    assert len(rows) == wanted.results
+
+
+def ticks(url: str) -> list[Tick]:
+    return [Tick.from_json(body) for body in bodies(url, ticks_name("results"))]
+
+
+def test_whoever_is_killed_and_however_many_lanes_there_are_everything_is_there_once(tmp_path: Path) -> None:
+    rng, settings = random.Random(SEED), config()
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    events = list(demo_events.events(seed=SEED, count=EVENTS))
+    told: list[dict[str, Any]] = []
+    pipeline = ProcessPipeline(url, settings, tmp_path, told.append)
+    pipeline.start()
+    try:
+        assert set(pipeline.pids()) == {"splitter", "lane-0", "lane-1", "combiner", "rules"}
+        victims = ["lane-0", "combiner", "splitter", "rules", "lane-1"]
+        rng.shuffle(victims)
+        parts = [events[first : first + 600] for first in range(0, EVENTS, 600)]
+        for victim, part in zip(victims, parts, strict=False):
+            reached = written(url)
+            publish(url, part)
+            while written(url) == reached:  # it is in the middle of the work that this part makes
+                pipeline.check()
+                time.sleep(0.02)
+            time.sleep(rng.uniform(0.0, 0.3))
+            os.kill(pipeline.pids()[victim], signal.SIGKILL)
+        publish(url, parts[5])
+        pipeline.drain()
+        pipeline.set_lanes(3)
+        publish(url, parts[6])
+        publish(url, parts[7])
+        pipeline.set_lanes(1)
+        publish(url, [*parts[8], *parts[9], END_OF_INPUT])
+        pipeline.drain()
+        assert set(pipeline.pids()) == {"splitter", "lane-0", "combiner", "rules"}
+        assert all(pipeline.restarts()[victim] >= 1 for victim in victims[:-2])
+    finally:
+        pipeline.stop()
+    found = audit(url, settings, pipeline.totals)
+    wanted = expected(events)
+    assert (found.lost, found.duplicated, found.disordered, found.late, found.waiting) == (0, 0, 0, 0, 0)
+    for name in ("events_in", "results", "filtered", "dead_letter"):
+        assert getattr(found, name) == getattr(wanted, name), f"{name}, seed {SEED}"
+    matches(url, wanted)
+    # An alert whose process was killed right after may be told once only by the log.
+    assert {alert["window_start"] for alert in told} == set(wanted.alerts)
+    assert {len(tick.members) for tick in ticks(url)} == {1, 2, 3}
+    assert pipeline.pids() == {}
+
+
+TOML = f"""
+folder = "data"
+
+[source]
+kind = "demo"
+seed = {SEED}
+events = 4000
+per_second = 800
+
+[pipeline]
+columns = "{demo_events.COLUMNS}"
+event_time = "event_time"
+runner = "process"
+lanes = {{ count = 2, timeout_s = 600.0 }}
+
+[[pipeline.tier1]]
+keep = "{TIER1[0]["keep"]}"
+
+[[pipeline.rules]]
+name = "busy-hosts"
+where = "{RULE["where"]}"
+column = "load"
+above = 2
+"""
+
+
+def session_pids(leader_file: Path) -> list[int]:
+    return [int(json.loads(file.read_text())["pid"]) for file in leader_file.glob("*.json")]
+
+
+def test_a_killed_run_ends_with_all_its_processes_and_goes_on_when_it_is_run_again(tmp_path: Path) -> None:
+    line = tmp_path / "line.toml"
+    line.write_text(TOML)
+    url = f"sqlite:///{tmp_path / 'data' / 'broker.db'}"
+    first = run(line)
+    while first.poll() is None and written(url) < 2:
+        time.sleep(0.05)
+    workers = session_pids(tmp_path / "data" / "processes")
+    assert len(workers) == 5
+    first.kill()  # it alone: the others have to see it
+    first.communicate()
+    again = run(line)
+    answer, told = again.communicate()
+    assert again.returncode == 0, told
+    document = json.loads(answer)
+    wanted = expected(demo_events.events(seed=SEED, count=4000))
+    assert document["lost"] == document["duplicated"] == document["disordered"] == document["late"] == 0
+    for name in ("events_in", "results", "filtered", "dead_letter"):
+        assert document[name] == getattr(wanted, name), name
+    matches(url, wanted)
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_folder_keeps_the_runner_it_was_begun_with(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    open_pipeline(url, config(), tmp_path)
+    with pytest.raises(InvalidValue, match="was begun with runner = 'process'"):
+        open_pipeline(url, config(runner="inline"), tmp_path)
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    other = subprocess.Popen(["flock", str(tmp_path / "lock"), "sleep", "600"])
+    try:
+        while not (tmp_path / "lock").exists():
+            time.sleep(0.01)
+        time.sleep(0.2)
+        with pytest.raises(InvalidValue, match="in use by a pipeline that runs"):
+            ProcessPipeline(url, config(), tmp_path).start()
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_lanes_of_their_own_are_the_default_on_a_cluster() -> None:
+    cluster = {"master": "spark://10.1.2.3:7077", "runner": None}
+    assert config(**cluster).chosen_runner == "process"
+    assert config(runner=None).chosen_runner == "inline"
+
+
+def test_an_embedded_broker_is_refused_on_several_hosts(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="use kafka:// or rabbitmq-stream://"):
+        ProcessPipeline(f"sqlite:///{tmp_path / 'broker.db'}", config(master="spark://10.1.2.3:7077"), tmp_path)
