@@ -18,14 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from flyball.brokers.log_reader import LogReader, open_log_reader
+from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import BrokerError, NoSuchChannel
 from flyball.errors import InvalidValue
 from flyball.pipeline import entry
+from flyball.pipeline.alert_tail import AlertTail
 from flyball.pipeline.app import refuse_embedded_on_several_hosts, refuse_lanes
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.ledger import Totals
-from flyball.pipeline.marks import is_mark
 from flyball.pipeline.queues import Level, QueueLevels, lanes_name, last_bodies, rules_name, wanted_lanes
 from flyball.pipeline.sink import LogSinks
 from flyball.pipeline.sinks import Sinks
@@ -55,7 +55,7 @@ class ProcessPipeline:
         self._levels = QueueLevels(url, config.results)
         self._supervisor = Supervisor(self._folder / "processes")
         self._order = self._folder / "processes" / "order"
-        self._alerts = _AlertTail(url, config, on_alert)
+        self._alerts = AlertTail(url, config, on_alert)
         self._rules = TierTwo(url, config, self._sinks, on_alert)
         self._written = Sinks(url, config, self._folder, self._sinks)
         self._lock: TextIO | None = None
@@ -143,7 +143,7 @@ class ProcessPipeline:
                 end = reader.bounds(0)[1]
             while self._judged() < end:
                 self._wait()
-            self._alerts.finish()
+            self._alerts.drain()
         if self.ended:
             self._rules.end_feeds()
         self._written.drain()
@@ -219,61 +219,3 @@ class ProcessPipeline:
                 return max((int(json.loads(body)["through"]) for body in last_bodies(reader, 1)), default=-1)
             except NoSuchChannel:
                 return -1
-
-
-class _AlertTail:
-    """Hands out alerts as they come to their logs: the rules run in another process."""
-
-    def __init__(self, url: str, config: PipelineConfig, on_alert: AlertHandler) -> None:
-        self._url, self._on_alert = url, on_alert
-        self._rules = {rule.name for rule in config.rules}
-        self._logs = sorted({rule.to or config.alerts for rule in config.rules})
-        self._positions: dict[str, int] = {}
-        self._failure: Exception | None = None
-        self._passes = 0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="flyball-alerts", daemon=True)
-
-    def start(self) -> None:
-        for log in self._logs:
-            with open_log_reader(self._url, log) as reader, suppress(NoSuchChannel):
-                self._positions[log] = reader.bounds(0)[1]
-        self._thread.start()
-
-    def check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def finish(self) -> None:
-        """Wait until everything that is there now has been handed out."""
-        goal = self._passes + 2
-        while self._passes < goal and self._thread.is_alive():
-            time.sleep(_LOOK_S)
-        self.check()
-
-    def stop(self) -> None:
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        readers = {log: open_log_reader(self._url, log) for log in self._logs}
-        try:
-            while not self._stopping.wait(_LOOK_S):
-                for log, reader in readers.items():
-                    with suppress(NoSuchChannel):
-                        self._hand_out(log, reader)
-                self._passes += 1
-        except Exception as error:  # noqa: BLE001 (check() tells it to the thread that asks)
-            self._failure = error
-        finally:
-            for reader in readers.values():
-                reader.close()
-
-    def _hand_out(self, log: str, reader: LogReader) -> None:
-        end = reader.bounds(0)[1]
-        for chunk in reader.read_bodies(0, self._positions.get(log, 0), end):
-            for body in chunk.bodies:
-                if not is_mark(body) and (message := json.loads(body)).get("rule") in self._rules:
-                    self._on_alert(message)
-        self._positions[log] = end
