@@ -237,6 +237,6 @@ def test_a_monitor_without_an_initial_value_is_refused() -> None:
 
 def test_rules_do_not_go_by_monitors() -> None:
     rule = {"name": "busy", "column": "load", "above": 1, "where": "load > monitor.high_load"}
-    with pytest.raises(ValueError, match=r"no 'monitor.high_load' here; tier 1 can use those") as refused:
+    with pytest.raises(ValueError, match=r"no 'monitor.high_load' here; tier 1 can use what") as refused:
         config(rules=[rule])
     assert "rules[busy].where" in str(refused.value)

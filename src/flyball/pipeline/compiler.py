@@ -98,7 +98,7 @@ class Compiler:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             there_are = (
-                f"there are: {', '.join(known)}" if known else "tier 1 can use those that monitors declares"
+                f"there are: {', '.join(known)}" if known else "tier 1 can use what [[pipeline.monitors]] declares"
             )
             guess = f"did you mean 'monitor.{near[0]}'?" if near else there_are
             raise InvalidValue(f"there is no 'monitor.{name}' here; {guess}")

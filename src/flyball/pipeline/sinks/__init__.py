@@ -53,6 +53,7 @@ class Sinks:
     """All sinks of a pipeline at work; `folder` keeps the positions of those that cannot do it themselves."""
 
     def __init__(self, url: str, config: PipelineConfig, folder: Path, logs: LogSinks) -> None:
+        self._logs, self._read = logs, {stream_of(config, sink.of).log for sink in config.sinks}
         self._followers = [
             Follower(
                 sink.told_as,
@@ -64,6 +65,8 @@ class Sinks:
         ]
 
     def start(self) -> None:
+        for log in sorted(self._read):  # whoever writes it may be a process that has not begun yet
+            self._logs.declare(log)
         for follower in self._followers:
             follower.start()
 
