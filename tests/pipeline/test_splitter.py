@@ -207,6 +207,36 @@ def test_lanes_join_and_leave(tmp_path: Path) -> None:
         rig.close()
 
 
+def test_a_dead_lane_holds_nobody_up_for_longer_than_it_may_and_its_results_are_not_lost(tmp_path: Path) -> None:
+    rig, rng, bodies = Rig(tmp_path, config(count=2, timeout_s=20.0)), random.Random(SEED), list[bytes]()
+    try:
+        for second in range(40):
+            part = random_bodies(rng, len(bodies), 100)
+            publish(rig.url, part)
+            bodies += part
+            rig.now_s += 1.0
+            rig.splitter.step()
+            rig.lanes[0].step()
+            if second < 4:
+                rig.lanes[1].step()
+            while rig.combiner.step():
+                pass
+            if second == 20:
+                before = len(results(rig.url))
+        # Event time has gone on without the lane, and with it the results of the other.
+        assert len(results(rig.url)) > before + 300
+        publish(rig.url, [END_OF_INPUT])
+        rig.run_dry()
+        late = rig.combiner.late
+        in_order = results(rig.url)
+        assert late > 0
+        assert in_order == sorted(in_order)
+        assert set(in_order) < set(expected(bodies))
+        assert len(in_order) + late == len(expected(bodies))
+    finally:
+        rig.close()
+
+
 def test_a_lane_that_stands_still_gets_less_and_others_are_given_more_of_a_backlog(tmp_path: Path) -> None:
     settings = config(count=2, timeout_s=1e9).model_copy(update={"max_rows": 2000})
     rig = Rig(tmp_path, settings)

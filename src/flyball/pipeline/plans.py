@@ -22,7 +22,7 @@ from flyball.pipeline.flow import Admission
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.queues import QueueLevels, lanes_name, last_bodies, wanted_lanes
 from flyball.pipeline.receipts import ReceiptFile
-from flyball.pipeline.shares import Range, Share, cut, events_in, first_events, ranges_of
+from flyball.pipeline.shares import Range, Share, cut, events_in, first_events, merged, ranges_of
 from flyball.pipeline.ticks import Tick, UnreadTicks, ticks_name
 
 Offset = dict[str, Any]
@@ -271,7 +271,12 @@ class OwnLane:
         if end["next"] == start["next"] and end["into"] == start["into"]:
             return start
         events = events_in(ranges) + events_in(more)
-        end |= {"ranges": ranges, "more": more, "cycle": self._admission.cycle, "taken": start["taken"] + events}
+        end |= {
+            "ranges": merged(ranges),
+            "more": more,
+            "cycle": self._admission.cycle,
+            "taken": start["taken"] + events,
+        }
         self._admission.begin(now_s, [events])
         return end
 

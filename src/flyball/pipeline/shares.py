@@ -32,6 +32,21 @@ def events_in(ranges: Iterable[Range]) -> int:
     return sum(stop - first for _, first, stop in ranges)
 
 
+def merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Ranges that follow each other as one: reading a range has a fixed cost.
+
+    >>> merged([(0, 5, 9), (0, 9, 12), (0, 20, 21)])
+    ((0, 5, 12), (0, 20, 21))
+    """
+    out: list[Range] = []
+    for partition, first, stop in ranges:
+        if out and out[-1][0] == partition and out[-1][2] == first:
+            out[-1] = (partition, out[-1][1], stop)
+        else:
+            out.append((partition, first, stop))
+    return tuple(out)
+
+
 def first_events(ranges: Iterable[Range], count: int) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
     """Cut ranges in two: the first `count` events, and the others.
 

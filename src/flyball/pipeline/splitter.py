@@ -124,7 +124,9 @@ class Splitter:
             return False
         carry = self._last.carry if same else (0.0,) * len(self._members)
         counts, owed = policy.split(events, weights, carry)
-        shares = cut(starts, stops, counts, self._members)
+        # Every other tick begins with the last lane: its part goes on from the tick before, as one range with it.
+        turn = -1 if self._last.number % 2 else 1
+        shares = cut(starts, stops, counts[::turn], self._members[::turn])[::turn]
         given = dict(self._last.given)
         for lane, count in zip(self._members, counts, strict=True):
             given[lane] = given.get(lane, 0) + count
