@@ -53,11 +53,13 @@ def test_auto_forms_batches_only_while_the_broker_is_the_bottleneck() -> None:
 def test_auto_holds_what_is_on_the_way_near_the_knee(capacity: float, trip_s: float) -> None:
     source = run("auto", 2 * capacity, capacity=capacity, trip_s=trip_s, seconds=8.0)
     late = [receipt for receipt in source.receipts if receipt.time_s > 4.0 and receipt.measured.transfer_s > 0.0]
+    # The round trip without a queue is known since the moment of draining at 5 s.
     knee = capacity * (trip_s + 1 / capacity)
-    assert statistics.mean(r.action.parts["knee"] for r in late) == pytest.approx(knee, rel=0.35, abs=4.0)
+    knees = [receipt.action.parts["knee"] for receipt in late if receipt.time_s > 5.5]
+    assert statistics.mean(knees) == pytest.approx(knee, rel=0.1)
     # The queue at the broker is some milliseconds, whatever its speed.
     queued_s = statistics.mean(r.measured.transfer_s for r in late) - trip_s
-    assert queued_s < 0.06
+    assert queued_s < 0.03
     assert sum(count for time_s, count in source.confirmed if time_s > 4.0) / 4.0 > 0.9 * capacity
 
 
@@ -75,13 +77,15 @@ def test_auto_halves_on_trouble_and_finds_the_knee_again() -> None:
     assert after > 0.95 * 2000.0
 
 
-def test_eight_publishers_that_join_one_after_the_other_end_with_equal_shares() -> None:
+@pytest.mark.parametrize(("trip_s", "used"), [(0.001, 0.99), (0.013, 0.99), (0.14, 0.9)])
+def test_eight_publishers_that_join_one_after_the_other_end_with_equal_shares(trip_s: float, used: float) -> None:
     policy = rules.Policy(catalogue.make("auto"))
     sources = [Source(policy, lambda _: 1000.0, start_s=100.3 + number) for number in range(8)]
-    FifoBroker(sources, capacity=lambda _: 2000.0, round_trip_s=0.013, tick_s=0.01).run(127.3)
+    FifoBroker(sources, capacity=lambda _: 2000.0, round_trip_s=trip_s, tick_s=0.01).run(127.3)
     shares = [sum(count for time_s, count in s.confirmed if time_s >= 122.3) for s in sources]
     assert jain([float(share) for share in shares]) >= 0.97
-    assert sum(shares) > 0.95 * 2000.0 * 5.0
+    # Draining for two round trips in five seconds is what the truth about the round trip costs.
+    assert sum(shares) > used * 2000.0 * 5.0
 
 
 def test_a_static_batch_diverges_where_n_over_t_poll_is_below_the_load() -> None:

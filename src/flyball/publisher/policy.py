@@ -23,8 +23,10 @@ from flyball.control.controllers.publishing import Batching, Measured
 from flyball.control.step import Action, Controller, Sample
 from flyball.errors import InvalidValue
 
-_PIECES = 8
-"""A batch that does not fit is handed over in pieces of an eighth at least: single messages cost a call each."""
+_PIECES = 2
+_PIECES_OF_WINDOW = 8
+"""A batch that does not fit is handed over in halves at least, or in eighths of the window where that is smaller:
+single messages cost a call each, and what left in small pieces comes back, and leaves again, in small pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +295,8 @@ def _send(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -
             break
         room = int(state.command.window) - state.in_flight
         wanted = min(state.handing, state.pending)
-        piece = min(wanted, max(1, int(state.command.most) // _PIECES))
+        piece = min(int(state.command.most) // _PIECES, int(state.command.window) // _PIECES_OF_WINDOW)
+        piece = min(wanted, max(1, piece))
         if room < piece and state.in_flight > 0:
             state = replace(state, held_s=now_s)
             break

@@ -20,9 +20,14 @@ _LEAST_RATE_SPAN_S = 1.0
 _TRIPS_A_ROUND = 2.5
 _SHORTEST_ROUND_S = 0.05
 """Brokers confirm in groups: within this time some message meets an empty queue, if there is one."""
-_LONGEST_QUEUE = 1e6
-_LARGE_ENOUGH = 32
-"""A batch of this size costs little more for a message than a larger one: smaller windows are not divided."""
+_LONGEST_QUEUE = 1e3
+_STEEPNESS = 3
+"""The window falls with this power of the queue: a slow broker's queue stays short, a fast one is kept busy."""
+_BATCH_S = 0.004
+"""What the broker takes in within this time makes a batch: a message in it waits no longer for those behind it."""
+_BATCHES_A_WINDOW = 8
+_SMALL_BATCH = 8
+"""Batches need not be smaller than this, if the window holds several: the rate may be the application's."""
 _LONGEST_DRAIN_TRIPS = 4.0
 _SHORTEST_DRAIN_S = 0.03
 """Long enough for publishers with unlike rounds to drain at the same time."""
@@ -45,9 +50,13 @@ class AutoState:
     """In this round the window held messages back."""
     peak: float = 0.0
     """Most messages on the way in this round."""
+    counting_s: float | None = None
+    """Since when `counted` messages have been confirmed, for the delivery rate; None: from the next sample on."""
+    counted: float = 0.0
+    held: bool = False
+    """Since then the window held messages back."""
     doubling: bool = True
     """Still looking for the knee by doubling."""
-    step: float = 1.0
     drain_until_s: float | None = None
     """Draining, until something comes back that was sent after this; None: not draining."""
     troubled_s: float | None = None
@@ -58,51 +67,53 @@ class Auto:
     """Sends at once, and lets batches form only while the broker is the bottleneck; finds the knee by itself.
 
     Little's law says how many messages are on the way without any queue at the broker: the knee = delivery
-    rate × minimal round trip. Fewer leave the broker idle, more only wait there. Both are measured: the rate as
-    the greatest of the last 20 round trips (while the window was the brake: a rate that the application chose
-    says nothing about the broker), the round trip as the least of the last `forget_s`.
+    rate × minimal round trip. Fewer leave the broker idle, more only wait there. Both are measured: the rate
+    over whole rounds, as the greatest of the last 20 round trips (while the window was the brake: a rate that
+    the application chose says nothing about the broker), the round trip as the least of the last `forget_s`.
 
     Law, every 2.5 minimal round trips and at least 50 ms. q is the time that messages queue, by which the
-    shortest round trip of that while exceeds the minimal one; d = max(queue_s, queue_share · minimal round
-    trip) is the time that a window of `share` messages may queue, so that a broker that confirms in groups is
-    never idle. Wanted is the window
-    W with W·(q/d)² = share:
+    shortest round trip r of that while exceeds the minimal one; d = max(queue_s, queue_share · minimal round
+    trip) is how long a window of `share` messages may queue. Wanted is the window W* = share·(d/q)³:
 
-    * W·(q/d)² > share: W falls by gain·(W·(q/d)² − share), at most by the part `cut`; a window that the
-      application does not use falls from what was used;
-    * else, if the window was the brake: W doubles until it has fallen once; then it rises by
-      gain·(share − W·(q/d)²) times a step that doubles while there is hardly any queue;
+    * W > W*: W goes towards it by the step below, at most by the part `cut`; a window that the application
+      does not use falls from what was used;
+    * else, if the window was the brake: W doubles until it has fallen once, as soon as W* is seen to be
+      larger; after that it goes towards W* by the step, at most by a quarter;
     * else the application is the brake, and W stays;
     * trouble (blocked, refused, silent): W halves at once, and looks for the knee anew when confirms come.
 
+    The step is the part gain·q/(q + 3·r) of the way. If all who share the broker change W by the same part,
+    the queue changes by r times that part, and W* by −3·r/q times: for gain 1 that is Newton's step.
+
     Publishers that share a broker see the same q, and at the same q all want the same window: that makes them
-    fair, and the square keeps q near d for brokers fast and slow. For that all must know the true minimal
+    fair. A fast broker that confirms in groups gets hundreds of messages at a short q, which keep it busy
+    between two groups; the third power keeps q near d at slow ones. For that all must know the true minimal
     round trip, and one that joins a busy broker has never seen it: so at every multiple of `probe_s` those
     whom the window holds back let their messages drain for a moment. The times given to this law therefore
     count from 1970 (clocks that disagree make a drain less telling, nothing else).
 
-    Batches are at most an eighth of a large window, so that several are on the way and the next is never far.
+    A batch is what the broker takes in within 4 ms, so that its first message does not wait for its last.
 
-    >>> auto = Auto(start_window=8)
+    >>> auto = Auto(start_window=40)
     >>> state = auto.initial((1.0, 1.0, 0.0, 1.0))
-    >>> seen = Measured(pending=50.0, transfer_s=0.01, confirmed=2.0, in_flight=8.0, delivered=8.0, limited=1.0)
+    >>> seen = Measured(pending=50.0, transfer_s=0.01, confirmed=40.0, in_flight=40.0, limited=1.0)
     >>> for k in range(3):
     ...     state, action = auto.step(state, Sample(0.05 * k, 0.05, 0.0, tuple(seen)))
     ...     print(action.command.window, round(action.parts["knee"], 3), action.reason)
-    8.0 8.0 measuring
-    16.0 8.0 the broker keeps up: doubled
-    32.0 8.0 the broker keeps up: doubled
+    40.0 0.0 measuring
+    80.0 8.0 the broker keeps up: doubled
+    160.0 8.0 the broker keeps up: doubled
 
     Source: ours; the estimators are those of congestion control by bottleneck bandwidth and round trip, the
-    sharing is AIMD's.
+    sharing is that of windows that follow the queueing delay.
     """
 
-    queue_s: float = field(default=0.02, metadata={"help": "time that messages may queue at the broker"})
+    queue_s: float = field(default=0.025, metadata={"help": "time that messages may queue at the broker"})
     queue_share: float = field(
-        default=0.25, metadata={"help": "the same as a part of the minimal round trip; the larger one counts"}
+        default=0.35, metadata={"help": "the same as a part of the minimal round trip; the larger one counts"}
     )
     share: float = field(default=16.0, metadata={"help": "window at which messages queue for just that time"})
-    gain: float = field(default=0.5, metadata={"help": "part of the wanted change that is made in one round trip"})
+    gain: float = field(default=1.4, metadata={"help": "part of Newton's step that is made; below 2"})
     cut: float = field(default=0.2, metadata={"help": "greatest part of the window given up in one round trip"})
     start_window: int = field(default=64, metadata={"help": "window before anything is known"})
     max_window: int = field(default=20_000, metadata={"help": "largest window"})
@@ -115,7 +126,7 @@ class Auto:
         check_between(self, "queue_s", 0.0, math.inf, low_open=True, high_open=True)
         check_between(self, "queue_share", 0.0, 10.0)
         check_between(self, "share", 0.0, math.inf, low_open=True, high_open=True)
-        check_between(self, "gain", 0.0, 1.0, low_open=True)
+        check_between(self, "gain", 0.0, 2.0, low_open=True, high_open=True)
         check_between(self, "cut", 0.0, 1.0, low_open=True, high_open=True)
         check_whole(self, "start_window", 1)
         check_whole(self, "max_window", 1)
@@ -148,18 +159,13 @@ class Auto:
         if state.troubled_s is not None and abs(now_s - state.troubled_s) < trip_s:
             return state, "the broker is in trouble: already halved"
         window = max(1.0, state.window / 2.0)
-        state = replace(state, window=window, troubled_s=now_s, doubling=True, step=1.0, drain_until_s=None)
+        state = replace(state, window=window, troubled_s=now_s, doubling=True, drain_until_s=None)
         return _new_round(state, now_s), "the broker is in trouble: halved"
 
     def _confirmed(self, state: AutoState, seen: Measured, now_s: float) -> tuple[AutoState, str]:
         trip_s = max(_SHORTEST_TRIP_S, seen.transfer_s)
-        trips = windowed_min(state.trips, now_s, trip_s, self.forget_s)
-        shortest_s = trips[0][1]
-        rate = min(max(0.0, seen.delivered) / trip_s, _LARGEST_RATE)
-        rates = state.rates
-        if seen.limited > 0.0 or not rates or rate > rates[0][1]:
-            rates = windowed_max(rates, now_s, rate, max(_LEAST_RATE_SPAN_S, _TRIPS_OF_RATE * shortest_s))
-        state = replace(state, trips=trips, rates=rates)
+        state = _count(replace(state, trips=windowed_min(state.trips, now_s, trip_s, self.forget_s)), seen, now_s)
+        shortest_s = state.trips[0][1]
         began_s, measured_s = state.began_s, state.measured_s
         if began_s is None or measured_s is None or now_s < began_s:
             state = replace(_new_round(state, now_s), measured_s=now_s)
@@ -177,33 +183,44 @@ class Auto:
         # it was raised: such a burst queues behind itself, once.
         if now_s - trip_s < began_s + shortest_s - 1e-9:
             return state, "measuring"
-        # A batch keeps the broker busy by itself: only what exceeds that is a queue.
-        alone_s = max(0.0, seen.confirmed - 1.0) / rates[0][1] if rates[0][1] > 0.0 else 0.0
-        unqueued_s = max(shortest_s, trip_s - alone_s)
-        round_trip_s = unqueued_s if state.round_trip_s is None else min(unqueued_s, state.round_trip_s)
+        round_trip_s = trip_s if state.round_trip_s is None else min(trip_s, state.round_trip_s)
         state = replace(state, round_trip_s=round_trip_s)
-        if now_s - began_s < max(_TRIPS_A_ROUND * shortest_s, _SHORTEST_ROUND_S):
+        # The shortest trip of a round only falls: where there is no queue by now, the rest of it changes nothing.
+        clear = state.doubling and state.limited and self._wanted(state) >= state.window
+        if not clear and now_s - began_s < _round_s(shortest_s):
             return state, "measuring"
-        return self._end_of_round(state, now_s, round_trip_s)
+        return self._end_of_round(state, now_s)
 
-    def _end_of_round(self, state: AutoState, now_s: float, round_trip_s: float) -> tuple[AutoState, str]:
+    def _wanted(self, state: AutoState) -> float:
+        """The window for a queue as long as this round's: all who see the same queue want the same."""
         shortest_s = state.trips[0][1]
         allowed_s = max(self.queue_s, self.queue_share * shortest_s)
+        queued_s = (state.round_trip_s or shortest_s) - shortest_s
+        return self.share * min(allowed_s / max(queued_s, _SHORTEST_TRIP_S), _LONGEST_QUEUE) ** _STEEPNESS
+
+    def _end_of_round(self, state: AutoState, now_s: float) -> tuple[AutoState, str]:
         window = state.window if state.limited else min(state.window, max(state.peak, self.share))
-        push = window * min((round_trip_s - shortest_s) / allowed_s, _LONGEST_QUEUE) ** 2
-        if push > self.share:
-            change = max(self.gain * (self.share - push), -self.cut * window)
-            state = replace(state, window=max(1.0, window + change), doubling=False, step=1.0)
+        wanted = self._wanted(state)
+        if wanted < window:
+            change = max(self._step(state) * (wanted - window), -self.cut * window)
+            state = replace(state, window=max(1.0, window + change), doubling=False)
             return _new_round(state, now_s), "messages queue at the broker: lowered"
         if not state.limited:
             return _new_round(state, now_s), "the application is the brake: kept"
         if state.doubling:
-            grown, step, reason = 2.0 * state.window, 1.0, "the broker keeps up: doubled"
+            grown, reason = 2.0 * state.window, "the broker keeps up: doubled"
         else:
-            step = min(2.0 * state.step, state.window) if push < 0.25 * self.share else 1.0
-            grown, reason = state.window + self.gain * (self.share - push) * step, "the broker keeps up: raised"
-        window = min(grown, (2.0 if state.doubling else 1.25) * state.window + 1.0, float(self.max_window))
-        return _new_round(replace(state, window=window, step=step), now_s), reason
+            grown = min(window + self._step(state) * (wanted - window), 1.25 * window + 1.0)
+            reason = "the broker keeps up: raised"
+        return _new_round(replace(state, window=min(grown, float(self.max_window))), now_s), reason
+
+    def _step(self, state: AutoState) -> float:
+        """The part of the way to the wanted window that is made at once: Newton's step for the case that all who
+        share the broker make it, for the queue then changes by its part of the round trip for each of them."""
+        shortest_s = state.trips[0][1]
+        round_trip_s = state.round_trip_s or shortest_s
+        queued_s = round_trip_s - shortest_s
+        return self.gain * queued_s / (queued_s + _STEEPNESS * round_trip_s)
 
     def _slot(self, now_s: float) -> float:
         return math.floor(now_s / self.probe_s)
@@ -222,16 +239,35 @@ class Auto:
         return state.rates[0][1] * state.trips[0][1] if state.rates and state.trips else 0.0
 
     def _action(self, state: AutoState, reason: str) -> Action:
-        window = state.window if state.drain_until_s is None else max(1.0, state.window / 8.0)
+        window = state.window if state.drain_until_s is None else 1.0
         window = math.floor(clamp(window, 1.0, float(self.max_window)))
         parts = {
             "knee": self._knee(state),
             "rate": state.rates[0][1] if state.rates else 0.0,
             "round_trip_s": state.trips[0][1] if state.trips else 0.0,
         }
-        command = Batching(1.0, float(max(math.ceil(window / 8), min(window, _LARGE_ENOUGH))), 0.0, float(window))
+        batch = max(parts["rate"] * _BATCH_S, min(window / _BATCHES_A_WINDOW, _SMALL_BATCH))
+        command = Batching(1.0, float(math.ceil(min(batch, window / 2))), 0.0, float(window))
         return Action(command, parts, saturated=int(window >= self.max_window), reason=reason)
 
 
 def _new_round(state: AutoState, now_s: float) -> AutoState:
     return replace(state, began_s=now_s, round_trip_s=None, limited=False, peak=0.0)
+
+
+def _round_s(shortest_s: float) -> float:
+    return max(_TRIPS_A_ROUND * shortest_s, _SHORTEST_ROUND_S)
+
+
+def _count(state: AutoState, seen: Measured, now_s: float) -> AutoState:
+    """The delivery rate, over whole rounds: confirms come in groups, and one group says nothing about the rate."""
+    shortest_s, since_s = state.trips[0][1], state.counting_s
+    if since_s is None or now_s < since_s:
+        return replace(state, counting_s=now_s, counted=0.0, held=False)
+    counted, held = state.counted + max(0.0, seen.confirmed), state.held or seen.limited > 0.0
+    if now_s - since_s < _round_s(shortest_s):
+        return replace(state, counted=counted, held=held)
+    rate, rates = min(counted / (now_s - since_s), _LARGEST_RATE), state.rates
+    if held or not rates or rate > rates[0][1]:
+        rates = windowed_max(rates, now_s, rate, max(_LEAST_RATE_SPAN_S, _TRIPS_OF_RATE * shortest_s))
+    return replace(state, rates=rates, counting_s=now_s, counted=0.0, held=False)
