@@ -77,6 +77,21 @@ def test_auto_halves_on_trouble_and_finds_the_knee_again() -> None:
     assert after > 0.95 * 2000.0
 
 
+@pytest.mark.parametrize("phase_s", [0.0, 1.0, 2.0, 2.25, 2.5, 3.0, 4.0])
+def test_after_a_burst_the_latency_is_what_it_was_as_soon_as_the_backlog_is_gone(phase_s: float) -> None:
+    start_s = 100.0 + phase_s  # `auto` measures the round trip anew at multiples of 5 s, but not after a burst
+    burst_s = start_s + 2.0
+    policy = rules.Policy(catalogue.make("auto"))
+    source = Source(policy, lambda t: 2000.0 if burst_s <= t < burst_s + 0.5 else 40.0, start_s=start_s)
+    FifoBroker([source], capacity=lambda _: 5000.0, round_trip_s=0.14).run(start_s + 6.0)
+    settled_s = statistics.median(took_s for came_s, took_s in source.latencies if came_s < burst_s)
+    gone_s = max(came_s + took_s for came_s, took_s in source.latencies if came_s < burst_s + 0.5)
+    assert gone_s > burst_s + 0.5 + settled_s  # there was a backlog
+    after = [took_s for came_s, took_s in source.latencies if came_s >= gone_s]
+    assert len(after) > 50
+    assert max(after) <= 1.1 * settled_s
+
+
 @pytest.mark.parametrize(("trip_s", "used"), [(0.001, 0.99), (0.013, 0.99), (0.14, 0.9)])
 def test_eight_publishers_that_join_one_after_the_other_end_with_equal_shares(trip_s: float, used: float) -> None:
     policy = rules.Policy(catalogue.make("auto"))

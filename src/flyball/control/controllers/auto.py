@@ -118,7 +118,7 @@ class Auto:
     start_window: int = field(default=64, metadata={"help": "window before anything is known"})
     max_window: int = field(default=20_000, metadata={"help": "largest window"})
     forget_s: float = field(
-        default=10.0, metadata={"help": "how long a minimal round trip counts that was not measured anew"}
+        default=15.0, metadata={"help": "how long a minimal round trip counts that was not measured anew"}
     )
     probe_s: float = field(default=5.0, metadata={"help": "measure the minimal round trip anew so often"})
 
@@ -173,7 +173,7 @@ class Auto:
         state = replace(state, limited=state.limited or seen.limited > 0.0, peak=max(state.peak, seen.in_flight))
         if state.drain_until_s is not None:
             return self._draining(state, now_s, trip_s)
-        if state.limited and self._slot(now_s) != self._slot(measured_s):
+        if self._may_drain(state, seen, now_s):
             # Everything that is on the way now has come back one present round trip from now; after a stall that
             # trip says nothing about the next.
             until_s = now_s + max(min(trip_s, _LONGEST_DRAIN_TRIPS * shortest_s), _SHORTEST_DRAIN_S)
@@ -222,18 +222,23 @@ class Auto:
         queued_s = round_trip_s - shortest_s
         return self.gain * queued_s / (queued_s + _STEEPNESS * round_trip_s)
 
-    def _slot(self, now_s: float) -> float:
-        return math.floor(now_s / self.probe_s)
+    def _may_drain(self, state: AutoState, seen: Measured, now_s: float) -> bool:
+        """Is it time to measure the round trip anew, together with all who share the broker?
+
+        Whoever comes late would measure the others' messages, and after a burst nothing is worth the wait: the
+        window has to be the brake, known, and as much waiting as it holds.
+        """
+        late_s = now_s - self.probe_s * math.floor(now_s / self.probe_s)
+        together = late_s <= max(2.0 * seen.transfer_s, _SHORTEST_ROUND_S)
+        due = state.measured_s is not None and now_s - state.measured_s > late_s
+        return together and due and not state.doubling and seen.limited > 0.0 and seen.pending >= state.window
 
     def _draining(self, state: AutoState, now_s: float, trip_s: float) -> tuple[AutoState, str]:
         assert state.drain_until_s is not None
-        if now_s - trip_s < state.drain_until_s:
+        # One trip may be long by chance: where trips are short there are several.
+        if now_s - trip_s < state.drain_until_s or now_s < state.drain_until_s + _SHORTEST_DRAIN_S:
             return state, "draining"
-        # The path may have become longer: what was measured before this drain counts no more.
-        assert state.measured_s is not None
-        recent_s = now_s - state.measured_s
-        trips = windowed_min(state.trips, now_s, trip_s, recent_s) if recent_s > 0.0 else state.trips
-        return _new_round(replace(state, trips=trips, drain_until_s=None), now_s), "drained: going on"
+        return _new_round(replace(state, drain_until_s=None), now_s), "drained: going on"
 
     def _knee(self, state: AutoState) -> float:
         return state.rates[0][1] * state.trips[0][1] if state.rates and state.trips else 0.0

@@ -1,8 +1,8 @@
 """Trouble: congestion of three kinds, and kill -9; what was accepted must arrive.
 
-Congestion: a queue of 100 KB with a slow subscriber, a memory alarm, a proxy that stalls. Crash: a publisher
-process is killed at random points and started again on the same outbox; what it said it had accepted must all
-arrive.
+Congestion: a queue of 100 KB with a slow subscriber, a memory alarm, a proxy that stalls. Beside ours stands what
+S4 calls untuned: N and T_poll fixed, room for 100 KB, and what does not fit is dropped. Crash: a publisher process
+is killed at random points and started again on the same outbox; what it said it had accepted must all arrive.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 from flyball import Publisher
 from flyball.brokers import connect
+from flyball.control.controllers.static import Static
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.publisher_cases.traffic import channel, offer, poisson_s, reached
 from flyball.servers.proxy import FaultProxy
@@ -29,9 +31,13 @@ _LOAD = 300.0
 
 def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     for kind in ("bounded queue",) if context.quick else ("bounded queue", "memory alarm", "stalled proxy"):
-        lost, dropped, grown_mb = asyncio.run(_congested(context, node, kind))
+        lost, dropped, grown_mb = asyncio.run(_congested(context, node, kind, untuned=False))
+        _, also_dropped, _ = asyncio.run(_congested(context, node, kind, untuned=True))
         yield context.row(f"congestion {kind} lost", lost, "messages", goal=0.0)
         yield context.row(f"congestion {kind} dropped", dropped, "messages", goal=0.0)
+        yield context.row(
+            f"congestion {kind} dropped untuned", also_dropped, "messages", goal=1.0, better="higher"
+        )
         yield context.row(f"congestion {kind} memory", grown_mb, "MB more", goal=100.0)
     kills = 3 if context.quick else 50
     lost, accepted, repeated = asyncio.run(_killed(context, node, kills))
@@ -39,7 +45,17 @@ def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     yield context.row(f"kill -9 {kills} times lost", lost, "messages", goal=0.0)
 
 
-async def _congested(context: BenchContext, node: RabbitMqNode, kind: str) -> tuple[float, float, float]:
+def _publisher(url: str, name: str, outbox: Path, untuned: bool) -> Publisher:
+    if not untuned:
+        return Publisher(url, channel=name, outbox=outbox, close_timeout_s=120.0)
+    law = Static(batch=10, poll_s=0.05, window=80)
+    return Publisher(url, channel=name, outbox="memory", max_bytes=100_000, when_full="drop", law=law)
+
+
+async def _congested(
+    context: BenchContext, node: RabbitMqNode, kind: str, *, untuned: bool
+) -> tuple[float, float, float]:
+    """Lost, dropped, and how much memory was needed."""
     options = {"max_bytes": 100_000} if kind == "bounded queue" else {}
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     round_trip_s = 0.013 if kind == "stalled proxy" else 0.0
@@ -58,7 +74,7 @@ async def _congested(context: BenchContext, node: RabbitMqNode, kind: str) -> tu
 
             subscriber = asyncio.create_task(subscribe())
             outbox = context.workdir / f"{uuid4().hex}.db"
-            async with Publisher(url, channel=name, outbox=outbox, close_timeout_s=120.0) as publisher:
+            async with _publisher(url, name, outbox, untuned) as publisher:
                 offering = asyncio.create_task(offer(publisher, poisson_s(_LOAD, 5.0, context.seed), body=_BODY))
                 await asyncio.sleep(1.0)
                 await _disturb(node, proxy, kind)
