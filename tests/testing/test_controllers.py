@@ -24,7 +24,7 @@ EYE, ZERO = ((1.0, 0.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))
 # A batch of 5 confirmed after 20 ms; these laws start where they think fit.
 PUBLISHING: dict[str, Any] = {
     "command": (1.0, 4.0, 0.05, 16.0),
-    "setpoint": tuple(Measured(30.0, 5.0, 0.0, 0.01, 0.02, 5.0, 12.0, 9.0, 1.0, 0.0)),
+    "setpoint": tuple(Measured(30.0, 5.0, 0.0, 0.01, 0.02, 5.0, 12.0, 1.0, 0.0)),
     "first_move": math.inf,
 }
 

@@ -56,8 +56,6 @@ class Batch:
 
     count: int
     sent_s: float
-    delivered: int
-    """Messages that had been confirmed by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +142,6 @@ class State:
     command: Batching
     pending: int = 0
     in_flight: int = 0
-    delivered: int = 0
     handing: int = 0
     """Messages of the present batch that are not handed over yet."""
     begun_s: float = 0.0
@@ -216,7 +213,6 @@ def _take_in(policy: Policy, state: State, event: Event, receipts: list[Receipt]
             state = replace(
                 state,
                 in_flight=state.in_flight - batch.count,
-                delivered=state.delivered + batch.count - back,
                 pending=state.pending + back,
                 waiting_since_s=now_s if state.pending == 0 else state.waiting_since_s,
                 progress_s=now_s,
@@ -233,15 +229,13 @@ def _take_in(policy: Policy, state: State, event: Event, receipts: list[Receipt]
 
 
 def _confirm(policy: Policy, state: State, batch: Batch, now_s: float, receipts: list[Receipt]) -> State:
-    delivered = state.delivered + batch.count
     seen = Measured(
         transfer_s=max(0.0, now_s - batch.sent_s),
         confirmed=float(batch.count),
         in_flight=float(state.in_flight),
-        delivered=float(delivered - batch.delivered),
         limited=float(state.held_s >= batch.sent_s),
     )
-    state = replace(state, in_flight=state.in_flight - batch.count, delivered=delivered, progress_s=now_s)
+    state = replace(state, in_flight=state.in_flight - batch.count, progress_s=now_s)
     return _step(policy, state, now_s, receipts, seen)
 
 
@@ -303,7 +297,7 @@ def _send(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -
         count = min(wanted, max(room, 1))
         if count < wanted:
             state = replace(state, held_s=now_s)
-        sends.append(Batch(count, now_s, state.delivered))
+        sends.append(Batch(count, now_s))
         state = replace(
             state,
             pending=state.pending - count,

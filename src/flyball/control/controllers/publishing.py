@@ -30,10 +30,8 @@ class Measured(NamedTuple):
     """Messages of that batch."""
     in_flight: float = 0.0
     """Messages on the way when it was confirmed, itself included (S4: n_i)."""
-    delivered: float = 0.0
-    """Messages confirmed while it was on the way, itself included: delivered / transfer_s is a delivery rate."""
     limited: float = 0.0
-    """1: the window held messages back while it was on the way, so its delivery rate is the broker's doing."""
+    """1: the window held messages back while it was on the way, so the delivery rate is the broker's doing."""
     trouble: float = 0.0
     """1: the broker asked for silence, refused, or has confirmed nothing for too long."""
 
