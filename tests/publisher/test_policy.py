@@ -92,11 +92,19 @@ def test_after_a_burst_the_latency_is_what_it_was_as_soon_as_the_backlog_is_gone
     assert max(after) <= 1.1 * settled_s
 
 
-@pytest.mark.parametrize(("trip_s", "used"), [(0.001, 0.99), (0.013, 0.99), (0.14, 0.9)])
-def test_eight_publishers_that_join_one_after_the_other_end_with_equal_shares(trip_s: float, used: float) -> None:
+@pytest.mark.parametrize(
+    ("trip_s", "jitter_s", "used"),
+    [(0.001, 0.0, 0.99), (0.013, 0.0, 0.98), (0.013, 0.003, 0.98), (0.14, 0.0, 0.9)],
+)
+def test_eight_publishers_that_join_one_after_the_other_end_with_equal_shares(
+    trip_s: float, jitter_s: float, used: float
+) -> None:
     policy = rules.Policy(catalogue.make("auto"))
     sources = [Source(policy, lambda _: 1000.0, start_s=100.3 + number) for number in range(8)]
-    FifoBroker(sources, capacity=lambda _: 2000.0, round_trip_s=trip_s, tick_s=0.01).run(127.3)
+    broker = FifoBroker(
+        sources, capacity=lambda _: 2000.0, round_trip_s=trip_s, tick_s=0.01, jitter_s=jitter_s, seed=1
+    )
+    broker.run(127.3)
     shares = [sum(count for time_s, count in s.confirmed if time_s >= 122.3) for s in sources]
     assert jain([float(share) for share in shares]) >= 0.97
     # Draining for two round trips in five seconds is what the truth about the round trip costs.

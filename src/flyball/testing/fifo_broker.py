@@ -1,13 +1,15 @@
 """A broker in virtual time for tests of the policy: a line with a delay, one queue, one server, confirms.
 
 Publishers offer messages at given rates; each runs the real policy. Messages of all wait in one queue that is
-served one by one; a batch is confirmed when its last message has been served and the answer has travelled back.
+served one by one; a batch is confirmed when its last message has been served and the answer has travelled back,
+which takes an exponential time of `jitter_s` longer (answers to one publisher do not overtake each other).
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -31,6 +33,7 @@ class Source:
     receipts: list[rules.Receipt] = field(default_factory=list)
     sent: list[rules.Batch] = field(default_factory=list)
     credit: float = 0.0
+    answered_s: float = 0.0
     wake_s: float | None = None
 
 
@@ -42,11 +45,15 @@ class FifoBroker:
         capacity: Callable[[float], float],
         round_trip_s: float,
         tick_s: float = 0.002,
+        jitter_s: float = 0.0,
+        seed: int = 1,
     ) -> None:
         self.sources = sources
         self.capacity = capacity
         self.round_trip_s = round_trip_s
         self.tick_s = tick_s
+        self.jitter_s = jitter_s
+        self._random = random.Random(seed)
         self.free_s = 0.0
         self.blocked_until_s = -1.0
         self._order = itertools.count()
@@ -98,7 +105,9 @@ class FifoBroker:
         def arrive(now_s: float) -> None:
             begins_s = max(now_s, self.free_s, self.blocked_until_s)
             self.free_s = begins_s + batch.count / self.capacity(now_s)
-            self.at(self.free_s + self.round_trip_s / 2, confirm)
+            late_s = self._random.expovariate(1.0 / self.jitter_s) if self.jitter_s else 0.0
+            source.answered_s = max(source.answered_s, self.free_s + self.round_trip_s / 2 + late_s)
+            self.at(source.answered_s, confirm)
 
         def confirm(now_s: float) -> None:
             source.confirmed.append((now_s, batch.count))
