@@ -77,6 +77,17 @@ def test_auto_halves_on_trouble_and_finds_the_knee_again() -> None:
     assert after > 0.95 * 2000.0
 
 
+def test_auto_learns_that_the_path_has_become_longer() -> None:
+    source = Source(rules.Policy(catalogue.make("auto")), lambda _: 4000.0)
+    broker = FifoBroker([source], capacity=lambda _: 2000.0, round_trip_s=0.01)
+    broker.at(7.0, lambda _: setattr(broker, "round_trip_s", 0.1))
+    broker.run(36.0)
+    # The shorter round trip counts for 15 s more; until then the longer one looks like a queue.
+    assert source.receipts[-1].action.parts["round_trip_s"] == pytest.approx(0.1 + 1 / 2000, rel=0.01)
+    after = sum(count for time_s, count in source.confirmed if time_s >= 30.0) / 6.0
+    assert after > 0.9 * 2000.0
+
+
 @pytest.mark.parametrize("phase_s", [0.0, 1.0, 2.0, 2.25, 2.5, 3.0, 4.0])
 def test_after_a_burst_the_latency_is_what_it_was_as_soon_as_the_backlog_is_gone(phase_s: float) -> None:
     start_s = 100.0 + phase_s  # `auto` measures the round trip anew at multiples of 5 s, but not after a burst

@@ -20,7 +20,8 @@ _LEAST_RATE_SPAN_S = 1.0
 _TRIPS_A_ROUND = 2.5
 _SHORTEST_ROUND_S = 0.05
 """Brokers confirm in groups: within this time some message meets an empty queue, if there is one."""
-_LONGEST_QUEUE = 1e3
+_SHORTEST_QUEUE_S = 1e-5
+"""No queue at all would want an endless window."""
 _STEEPNESS = 3
 """The window falls with this power of the queue: a slow broker's queue stays short, a fast one is kept busy."""
 _BATCH_S = 0.004
@@ -193,10 +194,10 @@ class Auto:
 
     def _wanted(self, state: AutoState) -> float:
         """The window for a queue as long as this round's: all who see the same queue want the same."""
-        shortest_s = state.trips[0][1]
-        allowed_s = max(self.queue_s, self.queue_share * shortest_s)
-        queued_s = (state.round_trip_s or shortest_s) - shortest_s
-        return self.share * min(allowed_s / max(queued_s, _SHORTEST_TRIP_S), _LONGEST_QUEUE) ** _STEEPNESS
+        return self.share * (self._allowed_s(state) / _queued_s(state)) ** _STEEPNESS
+
+    def _allowed_s(self, state: AutoState) -> float:
+        return max(self.queue_s, self.queue_share * state.trips[0][1])
 
     def _end_of_round(self, state: AutoState, now_s: float) -> tuple[AutoState, str]:
         window = state.window if state.limited else min(state.window, max(state.peak, self.share))
@@ -217,21 +218,19 @@ class Auto:
     def _step(self, state: AutoState) -> float:
         """The part of the way to the wanted window that is made at once: Newton's step for the case that all who
         share the broker make it, for the queue then changes by its part of the round trip for each of them."""
-        shortest_s = state.trips[0][1]
-        round_trip_s = state.round_trip_s or shortest_s
-        queued_s = round_trip_s - shortest_s
-        return self.gain * queued_s / (queued_s + _STEEPNESS * round_trip_s)
+        queued_s = _queued_s(state)
+        return self.gain * queued_s / (queued_s + _STEEPNESS * (queued_s + state.trips[0][1]))
 
     def _may_drain(self, state: AutoState, seen: Measured, now_s: float) -> bool:
         """Is it time to measure the round trip anew, together with all who share the broker?
 
-        Whoever comes late would measure the others' messages, and after a burst nothing is worth the wait: the
-        window has to be the brake, known, and as much waiting as it holds.
+        Whoever comes late would measure the others' messages, and whoever has just begun, in a burst for one, has
+        nothing to wait for: the window has to be the brake, and to be known.
         """
         late_s = now_s - self.probe_s * math.floor(now_s / self.probe_s)
         together = late_s <= max(2.0 * seen.transfer_s, _SHORTEST_ROUND_S)
         due = state.measured_s is not None and now_s - state.measured_s > late_s
-        return together and due and not state.doubling and seen.limited > 0.0 and seen.pending >= state.window
+        return together and due and not state.doubling and seen.limited > 0.0 and seen.pending > 0.0
 
     def _draining(self, state: AutoState, now_s: float, trip_s: float) -> tuple[AutoState, str]:
         assert state.drain_until_s is not None
@@ -258,6 +257,12 @@ class Auto:
 
 def _new_round(state: AutoState, now_s: float) -> AutoState:
     return replace(state, began_s=now_s, round_trip_s=None, limited=False, peak=0.0)
+
+
+def _queued_s(state: AutoState) -> float:
+    """By how much the shortest round trip of this round exceeds the minimal one."""
+    shortest_s = state.trips[0][1]
+    return max((state.round_trip_s or shortest_s) - shortest_s, _SHORTEST_QUEUE_S)
 
 
 def _round_s(shortest_s: float) -> float:
