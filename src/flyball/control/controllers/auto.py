@@ -76,15 +76,15 @@ class Auto:
     shortest round trip r of that while exceeds the minimal one; d = max(queue_s, queue_share · minimal round
     trip) is how long a window of `share` messages may queue. Wanted is the window W* = share·(d/q)³:
 
-    * W > W*: W goes towards it by the step below, at most by the part `cut`; a window that the application
-      does not use falls from what was used;
+    * W > W*: W falls to W·(W*/W)^step, at most by the part `cut`; a window that the application does not use
+      falls from what was used;
     * else, if the window was the brake: W doubles until it has fallen once, as soon as W* is seen to be
-      larger; after that it goes towards W* by the step, at most by a quarter;
+      larger; after that it rises by step·(W* − W), at most by a quarter;
     * else the application is the brake, and W stays;
     * trouble (blocked, refused, silent): W halves at once, and looks for the knee anew when confirms come.
 
-    The step is the part gain·q/(q + 3·r) of the way. If all who share the broker change W by the same part,
-    the queue changes by r times that part, and W* by −3·r/q times: for gain 1 that is Newton's step.
+    The step is gain·q/(q + 3·r). If all who share the broker change W by the same part, the queue changes by
+    r times that part, and W* by −3·r/q times: for gain 1 that is Newton's step.
 
     Publishers that share a broker see the same q, and at the same q all want the same window: that makes them
     fair. A fast broker that confirms in groups gets hundreds of messages at a short q, which keep it busy
@@ -203,8 +203,9 @@ class Auto:
         window = state.window if state.limited else min(state.window, max(state.peak, self.share))
         wanted = self._wanted(state)
         if wanted < window:
-            change = max(self._step(state) * (wanted - window), -self.cut * window)
-            state = replace(state, window=max(1.0, window + change), doubling=False)
+            # By ratio, so that who has many times too much is soon down.
+            left = max((wanted / window) ** self._step(state), 1.0 - self.cut)
+            state = replace(state, window=max(1.0, left * window), doubling=False)
             return _new_round(state, now_s), "messages queue at the broker: lowered"
         if not state.limited:
             return _new_round(state, now_s), "the application is the brake: kept"
@@ -224,13 +225,13 @@ class Auto:
     def _may_drain(self, state: AutoState, seen: Measured, now_s: float) -> bool:
         """Is it time to measure the round trip anew, together with all who share the broker?
 
-        Whoever comes late would measure the others' messages, and whoever has just begun, in a burst for one, has
-        nothing to wait for: the window has to be the brake, and to be known.
+        Whoever comes late would measure the others' messages, and who is not held back by the window knows the
+        round trip anyway.
         """
         late_s = now_s - self.probe_s * math.floor(now_s / self.probe_s)
         together = late_s <= max(2.0 * seen.transfer_s, _SHORTEST_ROUND_S)
         due = state.measured_s is not None and now_s - state.measured_s > late_s
-        return together and due and not state.doubling and seen.limited > 0.0 and seen.pending > 0.0
+        return together and due and seen.limited > 0.0 and seen.pending > 0.0
 
     def _draining(self, state: AutoState, now_s: float, trip_s: float) -> tuple[AutoState, str]:
         assert state.drain_until_s is not None
