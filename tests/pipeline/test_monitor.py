@@ -21,7 +21,11 @@ from flyball.pipeline import entry
 from flyball.pipeline.app import Pipeline
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
+from flyball.pipeline.monitor import Monitor
+from flyball.pipeline.shares import END, ShareEnd
 from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.source import LogStreamReader
+from flyball.pipeline.ticks import Tick
 from tests.pipeline.test_app import publish
 
 if TYPE_CHECKING:
@@ -208,6 +212,42 @@ def test_kill_9_leaves_the_same_thresholds_as_no_kill(spark: SparkSession, tmp_p
     assert 6 <= batches_done(url) < 20
     run(Pipeline(url, config(), tmp_path, spark=spark))
     assert [row["id"] for row in rows(url)] == reference(bodies)
+
+
+def test_a_lane_on_its_own_knows_the_rate_of_all_lanes(tmp_path: Path) -> None:
+    """A lane that is a process gets a quarter of the events, and has a monitor of its own."""
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    publish(url, random_bodies(4000))
+    ticks = [
+        Tick(
+            n,
+            (200 * n + 200,),
+            {0: ((0, 200 * n, 200 * n + 50),), 1: ((0, 200 * n + 50, 200 * n + 200),)},
+            (),
+            (),
+            (),
+            {},
+        )
+        for n in range(20)
+    ]
+    sinks = LogSinks(url)
+    sinks.open()
+    sinks.add("results.ticks", "splitter")
+    sinks.append("results.ticks", "splitter", 0, [tick.to_json() for tick in ticks])
+    settings = config(monitors=[{"name": "all", "kind": "rate", "initial": 1.0}], tier1=[])
+    options = {"url": url, "log": "events", "columns": settings.columns, "event_time": "event_time"}
+    reader = LogStreamReader(options | {"result_queue": "results", "lane": "0", "sample": "event_time"})
+    end = reader.latestOffset(start := reader.initialOffset(), None)  # type: ignore[arg-type] # not looked at
+    rows = [
+        row for part in reader.partitions(start, end) for chunk in reader.read(part) for row in chunk.to_pylist()
+    ]
+    ends = [ShareEnd.from_json(row["_body"]) for row in rows if row["_kind"] == END]
+    monitor = Monitor(sinks, url, "results.monitor", settings.monitors, settings.source_columns, "event_time")
+    monitor.open()
+    monitor.take(None, 0, ends)  # type: ignore[arg-type] # without conditions Spark has nothing to do
+    sinks.close()
+    (found,) = entries(url, "results.monitor")
+    assert found.header["values"]["all"] == pytest.approx(100, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def sampled_columns(monitors: Sequence[MonitorConfig], columns: Columns, event_t
 
 
 def _gathered(ends: Iterable[ShareEnd], columns: Columns) -> pa.Table:
-    """The samples of all shares; `_weight`: how many events of its share an event stands for."""
+    """The samples of all shares; `_weight`: how many events of all lanes a sampled one stands for."""
     import pyarrow as pa
 
     schema = columns.event_schema()
@@ -154,7 +154,7 @@ def _gathered(ends: Iterable[ShareEnd], columns: Columns) -> pa.Table:
         if not end.sample:
             continue
         rows = pa.Table.from_pydict(end.sample, schema=schema)
-        weight = end.sampled_events / max(1, rows.num_rows)
+        weight = end.sampled_events / max(1, rows.num_rows) * end.stands_for
         parts.append(rows.append_column(_WEIGHT, pa.array(np.full(rows.num_rows, weight))))
     return pa.concat_tables(parts)
 

@@ -251,16 +251,20 @@ class OwnLane:
             return start
         room = self._admission.decide(now_s, self._unread.events - start["into"]).events
         ranges: list[Range] = []
+        all_events = 0.0
         more: tuple[Range, ...] = ()
         end = {**start, "members": [], "last": False}
         for offset, tick in ticks:
             own = first_events(tick.shares.get(self._lane, ()), end["into"])[1]
+            each = tick.stands_for(self._lane)
             if events_in(own) > room:
                 if room > 0:
                     more = first_events(own, room)[0]
+                    all_events += each * room
                     end |= {"into": end["into"] + room, "next": [offset], "members": list(tick.members)}
                 break
             room -= events_in(own)
+            all_events += each * events_in(own)
             ranges += own
             end |= {"next": [offset + 1], "into": 0}
             if self._lane in tick.shares or self._lane in tick.left:
@@ -277,6 +281,7 @@ class OwnLane:
             "cycle": self._admission.cycle,
             "taken": start["taken"] + events,
         }
+        end["stands_for"] = all_events / events if events else 1.0
         self._admission.begin(now_s, [events])
         return end
 
@@ -299,6 +304,7 @@ class OwnLane:
                 own_more,
                 end["cycle"],
                 end["taken"],
+                end["stands_for"],
             )
             tasks.append(Task(share))
         return tasks

@@ -69,7 +69,8 @@ class Share:
 
     `mark` is the last tick that is complete with it (None: the batch itself is the tick), `more` belongs to the
     tick after that, whose rest comes later. `cycle` is what the lane's batch before was like: events, seconds.
-    `taken`: of all that ticks ever gave to the lane, so much was read by the end of the batch.
+    `taken`: of all that ticks ever gave to the lane, so much was read by the end of the batch. `stands_for`: so many
+    events all lanes got for each of this share's.
     """
 
     lane: int
@@ -80,6 +81,7 @@ class Share:
     more: tuple[Range, ...] = ()
     cycle: tuple[int, float] | None = None
     taken: int = 0
+    stands_for: float = 1.0
 
     @property
     def events(self) -> int:
@@ -89,7 +91,8 @@ class Share:
 @dataclass(frozen=True, slots=True)
 class ShareEnd:
     """`latest_s` is the latest event time seen in complete ticks, `ends`: the input's end was in them.
-    `sample`: columns of a random sample of the share's events, of which there were `sampled_events`."""
+    `sample`: columns of a random sample of the share's events, of which there were `sampled_events`, each for
+    `stands_for` of all lanes."""
 
     lane: int
     ranges: tuple[Range, ...]
@@ -104,6 +107,7 @@ class ShareEnd:
     taken: int = 0
     sample: dict[str, list[Any]] | None = None
     sampled_events: int = 0
+    stands_for: float = 1.0
     marks: dict[str, float] = field(default_factory=dict)
     """of pipelines that write the input: the latest of each"""
 
@@ -121,6 +125,7 @@ class ShareEnd:
             share.mark,
             share.cycle,
             share.taken,
+            stands_for=share.stands_for,
             marks=seen.marks,
         )
 

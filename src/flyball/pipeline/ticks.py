@@ -50,6 +50,15 @@ class Tick:
     def members(self) -> tuple[int, ...]:
         return tuple(self.shares)
 
+    def stands_for(self, lane: int) -> float:
+        """Events that all lanes get for each that this one gets.
+
+        >>> Tick(3, (8,), {0: ((0, 0, 2),), 1: ((0, 2, 8),)}, (), (), (), {}).stands_for(0)
+        4.0
+        """
+        own = events_in(self.shares.get(lane, ()))
+        return sum(map(events_in, self.shares.values())) / own if own else 1.0
+
     def to_json(self) -> bytes:
         """
         >>> tick = Tick(3, (9,), {0: ((0, 5, 9),), 1: ()}, (2,), (0.5, -0.5), (0.5, 0.5), {0: 9, 1: 4})
