@@ -11,7 +11,7 @@ import asyncio
 import fcntl
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,11 +42,14 @@ class Spooler:
         self.moved = 0
         self.dropped = 0
 
-    async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
-        """Until `stop`; `ready` is called when the log exists."""
+    async def declare(self) -> None:
+        """Make sure that the log exists."""
         async with await connect(self._log_url) as logs:
             await logs.declare(self._log, "log")
-            ready()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        await self.declare()
+        async with await connect(self._log_url) as logs:
             await self._remember(logs)
             sender = await logs.sender(self._log)
             async with await connect(self._queue_url) as queues:
@@ -117,15 +120,18 @@ class Spool:
 
     def _run(self) -> None:
         try:
-            with _alone(self._arguments[2], self._ready.set):
-                asyncio.run(Spooler(*self._arguments).run(asyncio.Event(), self._ready.set))
+            spooler = Spooler(*self._arguments)
+            asyncio.run(spooler.declare())
+            self._ready.set()
+            with _alone(self._arguments[2]):
+                asyncio.run(spooler.run(asyncio.Event()))
         except Exception as error:  # noqa: BLE001 (keep_moving tells it)
             self._failure = error
             self._ready.set()
 
 
 @contextmanager
-def _alone(log_url: str, waiting: Callable[[], None]) -> Iterator[None]:
+def _alone(log_url: str) -> Iterator[None]:
     """Wait until no other process spools to the same file. The lock goes with the process, however it ends."""
     url = BrokerUrl.parse(log_url)
     if url.scheme != "sqlite":
@@ -133,11 +139,7 @@ def _alone(log_url: str, waiting: Callable[[], None]) -> Iterator[None]:
         return
     path = path_of(url)
     with path.with_name(f"{path.name}.spool-lock").open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()  # the other one has made the log
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
