@@ -69,8 +69,8 @@ class Share:
 
     `mark` is the last tick that is complete with it (None: the batch itself is the tick), `more` belongs to the
     tick after that, whose rest comes later. `cycle` is what the lane's batch before was like: events, seconds.
-    `taken`: of all that ticks ever gave to the lane, so much was read by the end of the batch. `stands_for`: so many
-    events all lanes got for each of this share's.
+    `taken`: of all that ticks ever gave to the lane, so much was read by the end of the batch. `stands_for`:
+    events that all lanes got for each of this share's.
     """
 
     lane: int
