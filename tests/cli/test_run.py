@@ -79,6 +79,10 @@ def test_demo_counts_equal_the_reference() -> None:
     assert reference.alerts
     assert {name: document[name] for name in counts(reference)} == counts(reference)
     assert "ALERT busy-hosts" in told
+    consumer = document["consumer"]
+    assert 0 < consumer["handled"] <= document["results"]
+    assert [phase["goal_per_s"] for phase in consumer["phases"]] == [200.0, 500.0]
+    assert "to take 500 a second" in told  # the goal changed while it ran
 
 
 def test_killed_in_the_middle_and_started_again_ends_with_the_same_counts_and_alerts(tmp_path: Path) -> None:

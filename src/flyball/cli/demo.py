@@ -47,10 +47,11 @@ def command(
         ),
     )
     note("DNS queries and host measurements → publisher → embedded broker → Spark: tier 1 → rule → alerts")
+    note("beside it a consumer reads the results, first at 200 a second, then at 500")
     note("tier 1 drops measurements of 92.126.10.0/24; a 10 s window with a load above 2 in 92.126.11.0/24 alerts")
     scratch = Path(tempfile.mkdtemp(prefix="flyball-demo-"))
     try:
-        show(asyncio.run(run_line(config, scratch, seconds)), json=json)
+        show(asyncio.run(run_line(config, scratch, seconds, consume=True)), json=json)
     finally:
         if keep:
             note(f"kept in {scratch}")

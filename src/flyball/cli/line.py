@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from flyball.brokers import connect
 from flyball.brokers.url import BrokerUrl
+from flyball.cli.demo_consumer import Consumed, consume_at_goals
 from flyball.cli.output import note
 from flyball.lab import demo_events
 from flyball.pipeline.audit import Audit, audit
@@ -115,6 +116,8 @@ class Outcome:
     """Control loops that were at work."""
     finished: bool
     """False: stopped by a signal or by the time limit while input was left."""
+    consumed: Consumed | None = None
+    """What a consumer of the results has to say, where one ran beside."""
 
 
 class Narrator:
@@ -145,8 +148,13 @@ class Narrator:
             self.say(text)
 
 
-async def run_line(config: LineConfig, folder: Path, feed_for_s: float | None = None) -> Outcome:
-    """Run until the input is used up (after `feed_for_s` at the latest) or a signal comes."""
+async def run_line(
+    config: LineConfig, folder: Path, feed_for_s: float | None = None, *, consume: bool = False
+) -> Outcome:
+    """Run until the input is used up (after `feed_for_s` at the latest) or a signal comes.
+
+    `consume`: a consumer reads the results meanwhile, at goals that change.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     url = config.url(folder)
     narrator = Narrator()
@@ -157,9 +165,13 @@ async def run_line(config: LineConfig, folder: Path, feed_for_s: float | None = 
     narrator.say("starting Spark; events are published meanwhile")
     starting = asyncio.create_task(asyncio.to_thread(pipeline.start))
     feeding = asyncio.create_task(_feed(config, url, stop, narrator, pipeline, feed_for_s))
+    consuming: asyncio.Task[Consumed] | None = None
+    over = asyncio.Event()
     try:
         await starting
         narrator.say("Spark is ready: tier 1 and the rules are running")
+        if consume:
+            consuming = asyncio.create_task(consume_at_goals(url, config.pipeline.results, over, narrator.say))
         while not feeding.done():
             await asyncio.wait([feeding], timeout=1.0)
             pipeline.check()
@@ -170,11 +182,17 @@ async def run_line(config: LineConfig, folder: Path, feed_for_s: float | None = 
             await asyncio.to_thread(pipeline.drain)
     finally:
         stop.set()
+        over.set()
         await asyncio.gather(starting, feeding, return_exceptions=True)
-        await asyncio.to_thread(pipeline.stop)
+        stopping = asyncio.create_task(asyncio.to_thread(pipeline.stop))
+        if consuming is not None:
+            await asyncio.wait([consuming])
+        await stopping
     narrator.say("stopped; counting what the logs hold")
     found = await asyncio.to_thread(audit, url, config.pipeline, pipeline.totals, complete=complete)
-    return Outcome(found, narrator.seconds, narrator.first_alert_s, config.pipeline.lanes.loops, complete)
+    consumed = None if consuming is None else consuming.result()
+    loops = config.pipeline.lanes.loops + (consumed is not None)
+    return Outcome(found, narrator.seconds, narrator.first_alert_s, loops, complete, consumed)
 
 
 async def _feed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 from flyball.cli.output import JsonOption, note, print_json, table
 
 if TYPE_CHECKING:
+    from flyball.cli.demo_consumer import Consumed
     from flyball.cli.line import Outcome
 
 
@@ -36,7 +38,10 @@ def show(outcome: Outcome, *, json: bool) -> None:
         names = ("events_in", "results", "filtered", "dead_letter", "lost", "duplicated", "alerts")
         document: dict[str, object] = {name: getattr(found, name) for name in names}
         document |= {"late": found.late, "disordered": found.disordered, "waiting": found.waiting}
-        print_json({**document, "loops": outcome.loops, "seconds": round(outcome.seconds, 3)})
+        document |= {"loops": outcome.loops, "seconds": round(outcome.seconds, 3)}
+        if outcome.consumed is not None:
+            document["consumer"] = asdict(outcome.consumed)
+        print_json(document)
         return
     rows: list[tuple[str, object]] = [
         ("events in", found.events_in),
@@ -49,5 +54,23 @@ def show(outcome: Outcome, *, json: bool) -> None:
         ("duplicated", found.duplicated),
         ("alerts", found.alerts),
         ("seconds", round(outcome.seconds, 1)),
+        *_consumer_rows(outcome.consumed),
     ]
     typer.echo(table(rows))
+
+
+def _consumer_rows(consumed: Consumed | None) -> list[tuple[str, object]]:
+    if consumed is None:
+        return []
+    return [
+        ("consumer: handled", consumed.handled),
+        *(
+            (
+                f"  goal {phase.goal_per_s:g}/s",
+                "too short to say"
+                if phase.mean_per_s is None
+                else f"{phase.mean_per_s:g} ± {phase.std_per_s:g}/s, window {phase.window:g}",
+            )
+            for phase in consumed.phases
+        ),
+    ]
