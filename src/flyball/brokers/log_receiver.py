@@ -31,6 +31,8 @@ class LogReceiver(BaseReceiver):
         """The offset after the last one handed out or dropped, of each partition that is ours."""
         self._stored: dict[Place, int] = {}
         """The position last stored, of each partition that is ours."""
+        self._seen: dict[Place, int] = {}
+        """The offset after the last one that was handed out, of partitions that we had to give up."""
 
     @abstractmethod
     def _settle(self) -> None: ...
@@ -40,10 +42,22 @@ class LogReceiver(BaseReceiver):
 
     def _without_repeats(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
         """Those that are no sender's repeat of something done; a repeat counts as delivered and settled."""
+        if self._seen:
+            deliveries = [self._marked(delivery) for delivery in deliveries]
         repeated = self._finished.among([delivery.message.id for delivery in deliveries], now_s)
         if not repeated:
             return deliveries
         return [delivery for delivery in deliveries if delivery.message.id not in repeated]
+
+    def _marked(self, delivery: Delivery) -> Delivery:
+        """It says whether we had it before: the partition was lost and has come back, with the server perhaps."""
+        assert delivery.partition is not None
+        assert delivery.offset is not None
+        place = delivery.channel, delivery.partition
+        if delivery.offset < self._seen.get(place, 0):
+            return replace(delivery, redelivered=True, attempt=None)
+        self._seen.pop(place, None)
+        return delivery
 
     async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         self._finished.add([delivery.message.id for delivery in deliveries], time.monotonic())
@@ -71,6 +85,6 @@ class LogReceiver(BaseReceiver):
                 del self._out[tag]
         self._again = deque(each for each in self._again if (each.channel, each.partition) not in gone)
         for place in gone:
-            self._delivered.pop(place, None)
+            self._seen[place] = max(self._delivered.pop(place, 0), self._seen.get(place, 0))
             self._stored.pop(place, None)
         self._arrived()

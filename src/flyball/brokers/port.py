@@ -204,6 +204,17 @@ class Receiver(Protocol):
     async def nack(self, *deliveries: Delivery, requeue: bool = True) -> None:
         """These were not done: deliver again, or (`requeue` False) drop or dead-letter them."""
 
+    def may_return(self, delivery: Delivery) -> bool:
+        """Whether giving back a message on which nobody failed costs nothing.
+
+        A queue that counts deliveries drops what was delivered too often: there a message goes back at most
+        once, and never within one of its limit. One that may not should be handled before `close`.
+        """
+
+    async def withdraw(self) -> list[Delivery]:
+        """Take no more from the broker. What was not handed out goes back, as far as `may_return` lets it; the
+        rest is handed out now, whatever the window: handle and settle it, then `close`."""
+
     async def close(self) -> None:
         """Stop; what is in flight and unsettled goes back."""
 

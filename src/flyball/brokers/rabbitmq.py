@@ -8,7 +8,8 @@ programs are bound the same way when a sender is opened to them; where that is n
 queue alone. Senders and receivers have separate connections, because a broker that is short of memory stops
 reading from whoever publishes, acknowledgements included.
 
-Options: queue_type (classic, quorum), management (port or URL of the management plugin: what `channels` needs),
+Options: queue_type (classic, quorum), delivery_limit (of the quorum queues that are declared), management (port or
+URL of the management plugin: what `channels` needs, and what tells the delivery limits of other queues),
 dedup_ids and dedup_s (horizon within which a receiver drops repeats of what it acknowledged; 0 ids: off),
 blocked_timeout_s, max_body_bytes, silence_s (how fast a frozen broker is noticed), reconnect_s, heartbeat_s,
 ca_file, cert_file, key_file (TLS).
@@ -17,6 +18,7 @@ ca_file, cert_file, key_file (TLS).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -45,12 +47,15 @@ require("pika", "rabbitmq")
 from pika.exceptions import AMQPError  # noqa: E402
 
 from flyball.brokers.rabbitmq_connection import Link, OpenChannel, Settings, channel_error  # noqa: E402
-from flyball.brokers.rabbitmq_management import Management  # noqa: E402
+from flyball.brokers.rabbitmq_management import Counting, Management  # noqa: E402
 from flyball.brokers.rabbitmq_receiver import RabbitReceiver  # noqa: E402
 from flyball.brokers.rabbitmq_sender import EXCHANGE, RabbitSender  # noqa: E402
 
+log = logging.getLogger("flyball.brokers")
+
 _OPTIONS = (
     "queue_type",
+    "delivery_limit",
     "management",
     "dedup_ids",
     "dedup_s",
@@ -83,6 +88,7 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
         self._url = url
         self._settings = Settings.of(url)
         self._queue_type = url.options.get("queue_type")
+        self._delivery_limit = _delivery_limit(url)
         self._blocked_timeout_s = url.number("blocked_timeout_s", 30.0)
         self._dedup = (url.integer("dedup_ids", MAX_IDS), url.number("dedup_s", MAX_AGE_S))
         FinishedIds(*self._dedup)  # a bad horizon is refused now, not with the first receiver
@@ -162,6 +168,7 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
             pattern=pattern,
             shown=str(self._url),
             look=self._look,
+            counting=self._counting,
             finished=FinishedIds(*self._dedup) if self._dedup[0] else None,
         )
         await receiver.open()
@@ -203,7 +210,10 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
             await self._bind_own_name(channel)
 
     def _arguments(self) -> dict[str, Any]:
-        return {} if self._queue_type is None else {"x-queue-type": self._queue_type}
+        arguments: dict[str, Any] = {} if self._queue_type is None else {"x-queue-type": self._queue_type}
+        if self._delivery_limit is not None:
+            arguments["x-delivery-limit"] = self._delivery_limit
+        return arguments
 
     async def delete(self, channel: str) -> None:
         check_name(channel)
@@ -248,6 +258,18 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
         """(messages ready, consumers), fresh."""
         answer = await self._administer(queue, lambda on: on.call(on.raw.queue_declare, queue, passive=True))
         return int(answer.message_count), int(answer.consumer_count)
+
+    async def _counting(self, queue: str) -> Counting:
+        """How a queue counts deliveries: as the management plugin tells, else as the URL says."""
+        if self._management is not None:
+            vhost = self._settings.parameters.virtual_host
+            try:
+                return await asyncio.to_thread(
+                    self._management.counting, vhost, queue, version=self._receiving.server_version
+                )
+            except BrokerError as error:
+                log.warning("how the queue %s counts deliveries is not known: %s", queue, error)
+        return Counting(counts=self._queue_type == "quorum", limit=self._delivery_limit)
 
     async def _bind_own_name(self, channel: str) -> str | None:
         """Bind a queue to our exchange under its own name; where to publish then, None if there is no queue."""
@@ -299,6 +321,18 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
         self._senders.clear()
         await self._sending.close()
         await self._receiving.close()
+
+
+def _delivery_limit(url: BrokerUrl) -> int | None:
+    if "delivery_limit" not in url.options:
+        return None
+    limit = url.integer("delivery_limit", 0)
+    if limit < 1 or url.options.get("queue_type") != "quorum":
+        raise InvalidValue(
+            f"delivery_limit={limit} in {url} has to be 1 or more and goes with queue_type=quorum: no other queue "
+            "counts deliveries"
+        )
+    return limit
 
 
 def _group_queue(pattern: str, group: str) -> str:

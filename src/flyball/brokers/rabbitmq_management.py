@@ -1,4 +1,4 @@
-"""The one thing AMQP cannot do and RabbitMQ's management plugin can: name all queues."""
+"""What AMQP cannot do and RabbitMQ's management plugin can: name queues, and tell how they count deliveries."""
 
 from __future__ import annotations
 
@@ -6,12 +6,28 @@ import base64
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import quote
 
 from flyball.brokers.port import LoginRefused, Unreachable
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
+
+_DEFAULT_LIMIT = 20  # of quorum queues since version 4
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """Whether a queue counts deliveries, and after how many that failed it drops a message (None: never).
+
+    `known` False: there may be a limit that was not told yet.
+    """
+
+    counts: bool
+    limit: int | None = None
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +51,22 @@ class Management:
 
     def queues(self, vhost: str) -> list[str]:
         """The names of all queues of a virtual host. Waits for the answer: call it in a thread."""
-        address = f"{self.address}/api/queues/{quote(vhost, safe='')}?columns=name"
+        return sorted(
+            str(queue["name"]) for queue in self._get(f"/api/queues/{quote(vhost, safe='')}?columns=name")
+        )
+
+    def counting(self, vhost: str, queue: str, *, version: str) -> Counting:
+        """How this queue counts deliveries. Waits for the answer: call it in a thread."""
+        columns = "type,arguments,effective_policy_definition"
+        found = self._get(f"/api/queues/{quote(vhost, safe='')}/{quote(queue, safe='')}?columns={columns}")
+        return counting(found, version)
+
+    def _get(self, path: str) -> Any:
         # The scheme was checked when the address was given: http or https, never a file.
-        request = urllib.request.Request(address, headers={"Authorization": self.authorization})
+        request = urllib.request.Request(self.address + path, headers={"Authorization": self.authorization})
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
-                return sorted(str(queue["name"]) for queue in json.load(answer))
+                return json.load(answer)
         except urllib.error.HTTPError as error:
             if error.code in (401, 403):
                 raise LoginRefused(f"{self.address} refused the login: check user and password") from None
@@ -50,3 +76,30 @@ class Management:
                 f"RabbitMQ's management plugin does not answer at {self.address} ({error}): check the port and "
                 "that the plugin is enabled"
             ) from None
+
+
+def counting(queue: Mapping[str, Any], version: str) -> Counting:
+    """From what the plugin tells: the lower of the queue's own limit and its policy's counts.
+
+    It tells of policies with the statistics of a queue, which come about ten seconds after its declaration.
+
+    >>> both = {"arguments": {"x-delivery-limit": 5}, "effective_policy_definition": {"delivery-limit": 3}}
+    >>> counting({"type": "quorum", **both}, "3.10.8")
+    Counting(counts=True, limit=3, known=True)
+    >>> counting({"type": "quorum", "arguments": {}, "effective_policy_definition": []}, "3.10.8")
+    Counting(counts=True, limit=None, known=True)
+    >>> counting({"type": "quorum", "arguments": {}}, "4.1.0")
+    Counting(counts=True, limit=20, known=False)
+    >>> counting({"type": "classic", "arguments": {}}, "3.10.8")
+    Counting(counts=False, limit=None, known=True)
+    """
+    if queue.get("type") != "quorum":
+        return Counting(counts=False)
+    # Erlang has one empty list for an object and an array.
+    given = (queue.get("arguments") or {}).get("x-delivery-limit")
+    by_policy = (queue.get("effective_policy_definition") or {}).get("delivery-limit")
+    limits = [limit for limit in (given, by_policy) if isinstance(limit, int)]
+    if not limits and version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 4:
+        limits = [_DEFAULT_LIMIT]
+    limits = [limit for limit in limits if limit >= 0]  # below 0: as many as you like
+    return Counting(True, min(limits, default=None), known="effective_policy_definition" in queue)

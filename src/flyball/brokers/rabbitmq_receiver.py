@@ -10,6 +10,10 @@ processed, a crash repeats no work. Parked messages are lost to other consumers,
 * a wider window begins a new consumer with a prefetch of the next coarse step, after which small changes are free;
 * what is parked goes back when nobody asks for it, or when another consumer of the queue has nothing to do.
 
+On a queue that counts deliveries (quorum) giving back is not free. There at most one window is parked, also while
+consumers are exchanged and after the window has become narrower; a message goes back at most once, and not at all
+where that would bring it within one of its limit (`returning`).
+
 A new consumer must not disturb the order: large messages on their way while a consumer is cancelled are refused
 by the client library and come back late. Acknowledgements are therefore held back until the old consumer has used
 up its prefetch (then nothing can be on its way) and is cancelled; then they are sent, and the new one begins.
@@ -22,16 +26,20 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, cast
 
+from pika import spec
 from pika.exceptions import AMQPError
 
 from flyball.brokers.dedup import FinishedIds
 from flyball.brokers.port import BrokerError, Delivery, NoSuchChannel
 from flyball.brokers.quick import DELIVERY, DeliveryDraft
 from flyball.brokers.rabbitmq_connection import Link, OpenChannel, channel_error
+from flyball.brokers.rabbitmq_management import Counting
 from flyball.brokers.rabbitmq_message import APP_ID, from_wire
 from flyball.brokers.receiver import BaseReceiver
+from flyball.brokers.returning import Returnable, give_back_beyond, may_return
 from flyball.brokers.round_trip import SLACK_S, RoundTrip
 from flyball.errors import FlyballError
 
@@ -85,8 +93,24 @@ def snug_prefetch(window: int, current: int, peak: int) -> int:
     return min(window + window * 3 // 5, _MOST)
 
 
+def counted_prefetch(window: int, current: int, peak: int, limit: int | None) -> int:
+    """The prefetch where the queue counts deliveries: a quarter is parked, after small changes at most a window.
+
+    Where the limit is so low that nothing may go back, nothing is parked.
+
+    >>> counted_prefetch(8, current=0, peak=8, limit=None), counted_prefetch(9, current=10, peak=9, limit=20)
+    (10, 10)
+    >>> counted_prefetch(4, current=10, peak=4, limit=None), counted_prefetch(8, current=0, peak=8, limit=2)
+    (5, 8)
+    """
+    parks = limit is None or may_return(Returnable(False, 1, limit))
+    if window <= current <= (2 * peak if parks else peak):
+        return current
+    return min(window + (window // 4 if parks else 0), _MOST)
+
+
 class RabbitReceiver(BaseReceiver):
-    """See `port.Receiver`. `look` tells (messages ready, consumers) of the queue."""
+    """See `port.Receiver`. `look` tells (messages ready, consumers) of the queue, `counting` how it counts."""
 
     def __init__(
         self,
@@ -97,6 +121,7 @@ class RabbitReceiver(BaseReceiver):
         pattern: bool,
         shown: str,
         look: Callable[[str], Awaitable[tuple[int, int]]],
+        counting: Callable[[str], Awaitable[Counting]],
         finished: FinishedIds | None,
     ) -> None:
         super().__init__(window)
@@ -105,6 +130,8 @@ class RabbitReceiver(BaseReceiver):
         self._pattern = pattern
         self._shown = shown
         self._look = look
+        self._ask_counting = counting
+        self._counting = Counting(counts=False)
         self._finished = finished
         self._channel: OpenChannel | None = None
         self._consumer = ""
@@ -114,7 +141,6 @@ class RabbitReceiver(BaseReceiver):
         self._base = 0  # tags of this channel begin after it: they must not be taken for those of a lost one
         self._last_tag = 0
         self._held: list[Delivery] | None = None
-        self._counts = False  # the queue counts deliveries (quorum), so giving back is not free
         self._taken_s = time.monotonic()
         self._failure: FlyballError | None = None
         self._trip: RoundTrip | None = None  # where the round trip counts
@@ -265,10 +291,12 @@ class RabbitReceiver(BaseReceiver):
             self._start_change(self._exchange_consumer)
 
     def _wanted_prefetch(self) -> int:
+        if self._window == 0 and (self._trip is not None or self._counting.counts):
+            return self._prefetch
+        if self._counting.counts:
+            return counted_prefetch(self._window, self._prefetch, self._peak, self._counting.limit)
         if self._trip is None:
             return wanted_prefetch(self._window, self._prefetch)
-        if self._window == 0:
-            return self._prefetch
         return snug_prefetch(self._window, self._prefetch, self._peak)
 
     # --- deliveries -------------------------------------------------------------------------------------------
@@ -299,7 +327,8 @@ class RabbitReceiver(BaseReceiver):
             self._parked.append(cast(Delivery, draft))
             return
         if count is not None:
-            self._counts = True
+            if not self._counting.counts:
+                self._counting = Counting(counts=True)
             count += 1
         self._parked.append(Delivery(message, channel, tag, True, count))
 
@@ -330,6 +359,7 @@ class RabbitReceiver(BaseReceiver):
             await channel.call(channel.raw.queue_declare, self.queue, passive=True)
         except (AMQPError, TimeoutError) as error:
             raise channel_error(error, self.queue, self._shown) from None
+        self._counting = await self._ask_counting(self.queue)
         handlers, number = channel.raw.connection.handlers, channel.raw.channel_number
         handlers[number] = self._deliver
 
@@ -352,14 +382,21 @@ class RabbitReceiver(BaseReceiver):
             prefetch = self._wanted_prefetch()
             if prefetch == 0 or (self._consumer and prefetch == self._prefetch):
                 return
+            if not self._consumer and not self._has_room(prefetch):
+                return  # `receive` asks again
             await self._set_prefetch(channel, prefetch)  # while the old consumer still goes on
             old, self._held = self._consumer, []
             try:
                 if old:
                     await self._quiet()
-                    channel.raw.basic_cancel(old)  # not waited for: the broker takes what comes after it in order
+                    if self._counting.counts:
+                        await self._cancel(channel)
+                    else:
+                        channel.raw.basic_cancel(old)  # not waited for: the broker takes what comes after in order
             finally:
                 self._flush_held()
+            if not self._has_room(prefetch):
+                return
             self._prefetch = prefetch
             self._consumer = f"flyball-{id(self):x}-{self._last_tag}"
             await channel.call(channel.raw.basic_consume, self.queue, self._delivered, consumer_tag=self._consumer)
@@ -386,9 +423,19 @@ class RabbitReceiver(BaseReceiver):
                 return
             await asyncio.sleep(0.001)
 
+    def _has_room(self, prefetch: int) -> bool:
+        """Whether at most one window is parked once a new consumer has sent all it may; on queues that count."""
+        if not self._counting.counts:
+            return True
+        self._give_back_beyond(max(self._peak, 1))
+        if len(self._out) + len(self._parked) <= max(2 * self._peak - prefetch, 0):
+            return True
+        self._prefetch = 0
+        return False
+
     async def _cancel(self, channel: OpenChannel) -> None:
         consumer, self._consumer = self._consumer, ""
-        await channel.call(channel.raw.basic_cancel, consumer)
+        await channel.call(partial(_cancel_keeping_deliveries, channel.raw), consumer)
 
     def _flush_held(self) -> None:
         held, self._held = self._held, None
@@ -400,6 +447,8 @@ class RabbitReceiver(BaseReceiver):
     async def _keep(self) -> None:
         while not self._closed:
             await asyncio.sleep(_IDLE_S)
+            if not self._counting.known:
+                self._counting = await self._ask_counting(self.queue)
             if self._consumer:
                 self._fit()
             self._peak = self._window
@@ -409,7 +458,7 @@ class RabbitReceiver(BaseReceiver):
                 self._start_change(self._time_an_answer)
 
     async def _should_let_go(self) -> bool:
-        if not self._parked or not self._consumer or time.monotonic() - self._taken_s < _IDLE_S:
+        if time.monotonic() - self._taken_s < _IDLE_S or not any(map(self.may_return, self._parked)):
             return False
         busy = self._window > 0 and len(self._out) >= self._window
         return not busy or await self._others_starve()
@@ -419,29 +468,42 @@ class RabbitReceiver(BaseReceiver):
             ready, consumers = await self._look(self.queue)
         except BrokerError:
             return False
-        return ready == 0 and consumers > 1
+        return ready == 0 and consumers > bool(self._consumer)
 
     async def _let_go(self) -> None:
-        """Stop consuming and give back what is parked; the next `receive` begins again.
+        """Stop consuming and give back what is parked and may go; the next `receive` begins again."""
+        if self._consumer and self._channel is not None:
+            await self._cancel(self._channel)
+            self._prefetch = 0
+        if self._counting.counts:
+            self._counting = await self._ask_counting(self.queue)  # a policy may have changed it
+        self._give_back_beyond(0)
+        self._arrived()
 
-        A queue that counts deliveries may drop a message that came back too often, so one that already came
-        back once is kept: parking alone never uses up a message's attempts.
-        """
+    def _give_back_beyond(self, kept: int) -> None:
         channel = self._channel
         if channel is None:
-            return
-        await self._cancel(channel)
-        self._prefetch = 0
-        kept: deque[Delivery] = deque()
-        while self._parked:
-            delivery = self._parked.popleft()
-            if self._counts and delivery.redelivered:
-                kept.append(delivery)
-                continue
+            return  # all went back with the lost channel
+        self._parked, back = give_back_beyond(kept, self._parked, self.may_return)
+        for delivery in back:
             self._foreign.discard(delivery.tag)
             channel.raw.basic_nack(delivery.tag - self._base, requeue=True)
-        self._parked = kept
-        self._arrived()
+
+    def may_return(self, delivery: Delivery) -> bool:
+        known = self._counting.known or not self._counting.counts
+        return known and may_return(Returnable(delivery.redelivered, delivery.attempt, self._counting.limit))
+
+    async def withdraw(self) -> list[Delivery]:
+        if self._change is not None:
+            self._change.cancel()
+            await asyncio.gather(self._change, return_exceptions=True)
+        with suppress(AMQPError, TimeoutError):
+            self._flush_held()
+            await self._let_go()
+        rest = list(self._parked)
+        self._parked.clear()
+        self._out.update([(delivery.tag, delivery) for delivery in rest])
+        return rest
 
     # --- losing the broker ------------------------------------------------------------------------------------
 
@@ -467,6 +529,18 @@ class RabbitReceiver(BaseReceiver):
             self._change.cancel()
             self._change = None
         self._start_change(self._reconnect)
+
+
+def _cancel_keeping_deliveries(raw: Any, consumer: str, callback: Callable[[Any], None]) -> None:
+    """`basic_cancel` of pika rejects what arrives until the broker has answered, and a queue that counts
+    deliveries counts that; here the consumer stays known until then, so that such messages come to us."""
+
+    def answered(frame: Any) -> None:
+        raw._consumers.pop(consumer, None)
+        callback(frame)
+
+    answer = (spec.Basic.CancelOk, {"consumer_tag": consumer})
+    raw._rpc(spec.Basic.Cancel(consumer_tag=consumer, nowait=False), answered, [answer])
 
 
 _NO_TAG = 1 << 62
