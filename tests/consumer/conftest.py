@@ -1,44 +1,12 @@
-"""The brokers that a consumer is tested on, and what tests of this room share."""
+"""The brokers that a consumer is tested on."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
-from flyball.brokers import Message, connect
-
-
-@dataclass(frozen=True)
-class Place:
-    """A channel on a broker, and how a consumer names it."""
-
-    url: str
-    name: str
-    log: bool
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return {"channel": self.name, "group": "workers"} if self.log else {"queue": self.name}
-
-    async def send(self, bodies: Sequence[bytes]) -> list[str]:
-        """Publish, and the ids."""
-        messages = [Message(body) for body in bodies]
-        async with await connect(self.url) as broker:
-            await broker.declare(self.name, "log" if self.log else "queue")
-            sender = await broker.sender(self.name)
-            for first in range(0, len(messages), 500):
-                results = await sender.send_batch(messages[first : first + 500])
-                assert [result.error for result in results if not result.ok] == []
-            await sender.close()
-        return [message.id for message in messages]
-
-
-def fresh() -> str:
-    return f"orders.{uuid.uuid4().hex[:12]}"
+from tests.consumer.place import Place, fresh
 
 
 @pytest.fixture

@@ -7,9 +7,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from flyball import Consumer
@@ -17,17 +19,11 @@ from flyball.brokers import Message, connect
 from flyball.consumer.goals import Capacity, Rate
 from flyball.consumer.settling import RetryPolicy
 from flyball.errors import InvalidValue
+from flyball.servers.rabbitmq import RabbitMqNode
 from flyball.store import SqliteDatabase
+from tests.consumer.place import fresh, until
 
 QUICK = RetryPolicy(retries=2, first_s=0.01, longest_s=0.02)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait for what has to come; the bound only ends a test that would hang."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        await asyncio.sleep(0.01)
 
 
 class Log:
@@ -177,6 +173,64 @@ def test_a_stop_acknowledges_what_is_done_and_gives_back_the_rest(memory: Any) -
             gate.set()  # the ten under way finish, nothing new begins
         assert log.ids == ids[:13]
         assert await waiting(memory.url, memory.name) == 17
+
+    asyncio.run(scenario())
+
+
+def test_a_handler_that_outlasts_the_stop_gives_its_message_back(memory: Any) -> None:
+    async def scenario() -> None:
+        (id,) = await memory.send([b"long"])
+        began = asyncio.Event()
+
+        async def work(_: Message) -> None:
+            began.set()
+            await asyncio.sleep(3600)
+
+        async with Consumer(memory.url, handler=work, stop_timeout_s=0.1, **memory.arguments) as consumer:
+            await began.wait()
+        assert consumer.figures()["acked"] == 0
+        async with await connect(memory.url) as broker:
+            receiver = await broker.receiver(memory.name)
+            (again,) = await receiver.receive(timeout_s=10.0)
+            assert again.message.id == id
+
+    asyncio.run(scenario())
+
+
+def test_tries_wait_longer_each_time(memory: Any) -> None:
+    async def scenario() -> None:
+        await memory.send([b"bad"])
+        tried_s: list[float] = []
+
+        async def handle(_: Message) -> None:
+            tried_s.append(time.monotonic())
+            raise ValueError("never")
+
+        policy = RetryPolicy(retries=3, first_s=0.1, longest_s=0.4)
+        async with Consumer(memory.url, handler=handle, retries=policy, **memory.arguments) as consumer:
+            await until(lambda: consumer.figures()["dead_lettered"] == 1)
+        pauses_s = [after - before for before, after in pairwise(tried_s)]
+        least_s = [0.05, 0.1, 0.2]  # half of 0.1, 0.2 and 0.4: the rest is chance, so that not all come at once
+        assert len(pauses_s) == 3
+        assert all(pause_s >= s - 0.005 for pause_s, s in zip(pauses_s, least_s, strict=True))
+
+    asyncio.run(scenario())
+
+
+def test_automatic_acks_without_a_goal_acknowledge_before_the_handler(memory: Any) -> None:
+    async def scenario() -> None:
+        await memory.send([b"once"])
+        tries = 0
+
+        async def handle(_: Message) -> None:
+            nonlocal tries
+            tries += 1
+            await until(lambda: consumer.figures()["acked"] == 1)
+
+        consumer = Consumer(memory.url, handler=handle, auto_ack=True, **memory.arguments)
+        async with consumer:
+            await until(lambda: tries == 1)
+        assert await waiting(memory.url, memory.name) == 0
 
     asyncio.run(scenario())
 
@@ -352,6 +406,33 @@ def test_what_was_acknowledged_is_not_handled_again(place: Any) -> None:
         assert Counter(log.ids) == Counter(ids)
 
     asyncio.run(scenario())
+
+
+def test_dead_letters_can_be_left_to_the_broker(rabbitmq: RabbitMqNode) -> None:
+    queue, dead = fresh(), fresh()
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url))
+    channel = connection.channel()
+    channel.queue_declare(dead)
+    channel.queue_declare(queue, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+    for body in (b"good", b"bad"):
+        channel.basic_publish("", queue, body)
+
+    async def scenario() -> None:
+        async def handle(message: Message) -> None:
+            if message.body == b"bad":
+                raise RuntimeError("bad")
+
+        consumer = Consumer(rabbitmq.amqp_url, queue=queue, handler=handle, retries=QUICK, dead_letter="broker")
+        async with consumer:
+            await until(lambda: consumer.figures()["dead_lettered"] == 1 and consumer.figures()["acked"] == 1)
+
+    asyncio.run(scenario())
+    got = None
+    while got is None:
+        _, properties, got = channel.basic_get(dead, auto_ack=True)
+    assert got == b"bad"
+    assert properties.headers["x-first-death-reason"] == "rejected"
+    connection.close()
 
 
 def test_dead_letters_are_stored_on_every_broker(place: Any) -> None:

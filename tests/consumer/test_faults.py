@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,11 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from flyball import Consumer
 from flyball.brokers import Message, connect
+from flyball.servers import ServerMissing
+from flyball.servers.kafka import KafkaServer
 from flyball.servers.rabbitmq import RabbitMqNode, installed
+from tests.consumer.place import Place, fresh, until
 
 _PROGRAM = """
 import asyncio, json, sys
@@ -30,83 +36,122 @@ asyncio.run(Consumer(sys.argv[1], handler=handle, window=8, **json.loads(sys.arg
 """
 
 
-async def until(condition: Any, seconds: float = 90.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        await asyncio.sleep(0.02)
-
-
 def handled(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_a_killed_consumer_loses_nothing_and_repeats_at_most_its_window(place: Any, tmp_path: Path) -> None:
-    import json
+def not_acknowledged(place: Place, ids: list[str]) -> set[str]:
+    """What the broker itself still holds for the consumers; asked when none of them lives."""
+    if place.log:  # one partition, which the group's position divides
 
-    log = tmp_path / "handled"
+        async def depth() -> int:
+            async with await connect(place.url) as broker:
+                return await broker.depth(place.name, "workers")
+
+        return set(ids[len(ids) - asyncio.run(depth()) :])
+    connection = pika.BlockingConnection(pika.URLParameters(place.url.partition("?")[0]))
+    channel = connection.channel()
+    while channel.queue_declare(place.name, passive=True).method.consumer_count:
+        time.sleep(0.01)  # the dead consumer's messages have not gone back yet
+    waiting = set()
+    while (got := channel.basic_get(place.name))[0] is not None:
+        waiting.add(got[1].message_id)
+    connection.close()  # they go back
+    return waiting
+
+
+@pytest.mark.parametrize("seed", [7])
+def test_killed_consumers_lose_nothing_and_repeat_nothing_that_was_acknowledged(
+    place: Place, tmp_path: Path, seed: int
+) -> None:
+    chosen = random.Random(seed)
     ids = asyncio.run(place.send([b"%d" % number for number in range(600)]))
-    arguments = [sys.executable, "-c", _PROGRAM, place.url, str(log), json.dumps(place.arguments)]
-    first = subprocess.Popen(arguments)
-    try:
-        asyncio.run(until(lambda: len(handled(log)) >= 150))
-    finally:
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
-    second = subprocess.Popen(arguments)
-    try:
-        asyncio.run(until(lambda: set(handled(log)) == set(ids)))
-    finally:
-        second.terminate()
-        second.wait()
-    again = sum(count - 1 for count in Counter(handled(log)).values())
-    if place.log:  # acknowledgements of a log are stored as positions, a moment later
-        assert again < 150
-    else:
-        assert again <= 2 * 8  # in flight, and acknowledgements that had not left the process
+    arguments = [sys.executable, "-c", _PROGRAM, place.url]
+    logs = [tmp_path / f"handled.{turn}" for turn in range(4)]
+    acknowledged: set[str] = set()
+    for log in logs:
+        waiting = set(ids) - acknowledged
+        enough = len(waiting) if log is logs[-1] else chosen.randint(40, 150)
+        process = subprocess.Popen([*arguments, str(log), json.dumps(place.arguments)])
+        try:
+            asyncio.run(until(lambda log=log, enough=enough: len(handled(log)) >= enough))  # type: ignore[misc]  # mypy and defaults
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        done = handled(log)
+        assert len(done) == len(set(done)), f"seed {seed}: handled twice by one consumer"
+        assert not set(done) & acknowledged, f"seed {seed}: handled again after its acknowledgement"
+        before, acknowledged = acknowledged, set(ids) - not_acknowledged(place, ids)
+        assert acknowledged > before, f"seed {seed}: this turn shows nothing"
+        assert acknowledged - before <= set(done), f"seed {seed}: acknowledged and not handled"
+        if not place.log:  # a log's acknowledgements are stored as positions, a moment later
+            assert len(set(done) - acknowledged) <= 2 * 8, f"seed {seed}: more than in flight and on its way"
+    assert {id for log in logs for id in handled(log)} == set(ids)
 
 
-@pytest.fixture
-def own_node(tmp_path: Path) -> Iterator[RabbitMqNode]:
+# --- killed brokers ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own_node() -> Iterator[RabbitMqNode]:
+    """A node to kill, that has had a stream for a moment (before that it would forget its streams)."""
     if not installed():
         pytest.skip("needs a broker of its own to kill: apt-get install rabbitmq-server")
-    with RabbitMqNode(folder=tmp_path / "node", plugins=()) as node:
+    with RabbitMqNode() as node:
+        asyncio.run(Place(node.stream_url, fresh(), log=True).send([]))
+        node.await_registered("rabbit_stream_coordinator")
         yield node
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_a_killed_broker_loses_nothing_and_nothing_is_handled_twice(own_node: RabbitMqNode, kind: str) -> None:
-    url = f"{own_node.amqp_url}?queue_type={kind}"
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[KafkaServer]:
+    server = KafkaServer()
+    try:
+        server.start()
+    except ServerMissing as reason:
+        pytest.skip(f"needs a broker of its own to kill: {reason}")
+    with server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum", "stream", "kafka"])
+def test_a_killed_broker_loses_nothing_and_nothing_is_handled_twice(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    server: Any = request.getfixturevalue("own_kafka" if kind == "kafka" else "own_node")
+    if kind in ("classic", "quorum"):
+        place = Place(f"{server.amqp_url}?queue_type={kind}", fresh(), log=False)
+    else:
+        place = Place(server.stream_url if kind == "stream" else server.url, fresh(), log=True)
 
     async def scenario() -> None:
-        messages = [Message(b"%d" % number) for number in range(1500)]
-        async with await connect(url) as broker:
-            await broker.declare("orders")
-            sender = await broker.sender("orders")
-            assert all(result.ok for result in await sender.send_batch(messages))
+        ids = await place.send([b"%d" % number for number in range(1000)])
+        if kind == "quorum":
+            await asyncio.to_thread(server.await_registered, place.name)
         done: list[str] = []
 
         async def handle(message: Message) -> None:
             await asyncio.sleep(0.01)
             done.append(message.id)
 
-        async with Consumer(url, queue="orders", handler=handle, goal="rate=300") as consumer:
-            await until(lambda: len(done) >= 300)
-            await asyncio.to_thread(own_node.kill)
-            await asyncio.to_thread(own_node.start)
-            await until(lambda: len(set(done)) == 1500)
+        async with Consumer(place.url, handler=handle, goal="rate=300", **place.arguments) as consumer:
+            await until(lambda: len(done) >= 250)
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            await until(lambda: len(set(done)) == 1000)
             assert consumer.figures()["dead_lettered"] == 0
-        assert Counter(done) == Counter(message.id for message in messages)
+        assert Counter(done) == Counter(ids)
 
     asyncio.run(scenario())
 
 
+# --- beside each other -------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_parked_messages_do_not_starve_others_and_go_back_once(amqp_url: str, kind: str) -> None:
-    import uuid
-
     url = f"{amqp_url}{'&' if '?' in amqp_url else '?'}queue_type={kind}"
-    queue = f"parked.{uuid.uuid4().hex}"
+    queue = fresh()
 
     async def scenario() -> None:
         gate = asyncio.Event()

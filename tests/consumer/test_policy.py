@@ -21,12 +21,10 @@ from flyball.consumer.policy import (
     Little,
     Rate,
     RetryPolicy,
-    Returnable,
     Seen,
     after_failure,
     aim,
     guard_for,
-    may_return,
     parse_goal,
     regulator,
 )
@@ -166,10 +164,3 @@ def test_retries_are_bounded_in_number_and_time(retries: int, failures: int, jit
     verdict = after_failure(RetryPolicy(retries), failures, "ValueError: x", jitter)
     assert verdict.fate == ("retry" if failures <= retries else "dead-letter")
     assert 0.0 <= verdict.delay_s <= 30.0
-
-
-def test_a_message_goes_back_at_most_once_and_never_near_its_limit() -> None:
-    assert may_return(Returnable(False, 1))
-    assert not may_return(Returnable(True, 2))
-    assert not may_return(Returnable(False, 4, delivery_limit=5))
-    assert may_return(Returnable(True, None))  # a queue that does not count

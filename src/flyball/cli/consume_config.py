@@ -23,7 +23,7 @@ def run_config(path: Path, seconds: float | None, quiet: bool, json: bool, other
 
     if others:
         raise InvalidValue(f"--config says where to consume from and what to do; leave out {', '.join(others)}")
-    consumer = load_toml(path, ConsumerFile).consumer.consumer()
+    consumer = load_toml(path, ConsumerFile).make()
 
     async def main() -> None:
         stop = Stop()

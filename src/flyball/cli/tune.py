@@ -13,6 +13,7 @@ from flyball.cli.plot import PlotOption, check_plot_path
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
+    from flyball.consumer.config import ConsumerConfig, ConsumerFile
     from flyball.consumer.tune import Candidate, Tuning
     from flyball.loops.policy import Receipt
 
@@ -34,7 +35,13 @@ def command(
     concurrency: Annotated[int | None, typer.Option(min=1, help="Handlers at a time.")] = None,
     settling: Annotated[float, typer.Option(min=1.0, help="Wished settling of the candidates, in samples.")] = 4.0,
     overshoot: Annotated[float, typer.Option(min=0.0, max=0.99, help="Wished overshoot, as a fraction.")] = 0.1,
-    controller: Annotated[str, typer.Option(help="Which candidate the config gets.")] = "little",
+    controller: Annotated[
+        str | None, typer.Option(help="Which candidate the config gets (default: little).")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Add this workload to the config; consumers switch between workloads."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="CONFIG.toml", help="Write the config here.")] = None,
     plot: PlotOption = None,
     json: JsonOption = False,
@@ -49,6 +56,8 @@ def command(
     kind: Literal["staircase", "prbs"] = "prbs" if signal == "prbs" else "staircase"
     if signal not in ("staircase", "prbs"):
         raise InvalidValue(f"--signal is staircase or prbs, got {signal!r}")
+    if profile is not None and (out is None or controller not in (None, "pi")):
+        raise InvalidValue("--profile adds PI gains to the config of --out: name it, and leave out --controller")
     from flyball.consumer.config import ConsumerConfig, load_handler, to_toml
     from flyball.consumer.tune import model_table, tune
     from flyball.loops.toml import check
@@ -66,6 +75,7 @@ def command(
         "concurrency": concurrency,
     }
     config = check(given, ConsumerConfig, "tune")
+    before = None if profile is None or out is None else _file_so_far(out, config)
     found = asyncio.run(
         tune(
             config,
@@ -74,7 +84,7 @@ def command(
             hold_samples=hold,
             settling=settling,
             overshoot=overshoot,
-            controller=controller,
+            controller=controller or ("little" if profile is None else "pi"),
             told=_progress,
         )
     )
@@ -84,12 +94,34 @@ def command(
         draw(found.fit, found.windows, found.rates, ("window", "rate per s"), plot)
         note(f"picture saved in {plot}")
     if out is not None:
-        out.write_text(to_toml(found.config, model_table(found.fit)))
+        if before is None or profile is None:
+            out.write_text(to_toml(found.config, model_table(found.fit)))
+        else:
+            file = before.with_profile(found.profile(profile))
+            out.write_text(to_toml(file.consumer, {}, file.profile))
+            note(f"profiles in {out}: {', '.join(one.name for one in file.profile)}")
         note(f"config written; run it with: flyball consume --config {out}")
     if json:
         print_json(_document(found, out))
     else:
         _show(found)
+
+
+def _file_so_far(out: Path, config: ConsumerConfig) -> ConsumerFile:
+    """The config that a profile is added to: the one at `out`, if that is the same consumer, or a new one."""
+    from flyball.consumer.config import ConsumerFile
+    from flyball.loops.toml import load_toml
+
+    if not out.exists():
+        return ConsumerFile(consumer=config.model_copy(update={"max_window": 2000.0}))
+    found = load_toml(out, ConsumerFile)
+    for key in ("queue", "channel", "group", "handler"):
+        there, wanted = getattr(found.consumer, key), getattr(config, key)
+        if there != wanted:
+            raise InvalidValue(
+                f"{out} describes another consumer ({key} {there!r}, not {wanted!r}): name another file with --out"
+            )
+    return found
 
 
 def _progress(receipt: Receipt) -> None:
@@ -121,7 +153,7 @@ def _candidate(one: Candidate) -> dict[str, Any]:
         "config": one.config,
         "accepted": one.accepted,
         "reason": one.reason,
-        "settling": None if one.certificate is None else one.certificate.settling_step,
+        "settling": one.settling,
         "certificate": None if one.certificate is None else document(one.certificate),
     }
 
@@ -130,7 +162,7 @@ def _show(found: Tuning) -> None:
     fit, model = found.fit, found.fit.model
     low, high = fit.linear_range
     typer.echo(f"y(k+1) = {model.a[0]:.3g}·y(k) + {model.b[0]:.4g}·u(k) {model.offset:+.4g}")
-    typer.echo(f"R² {fit.r2:.3f}, linear for windows from {low:g} to {high:g}, {len(found.windows)} samples")
+    typer.echo(f"R² {fit.r2:.3f}, linear for windows from {low:.3g} to {high:.3g}, {len(found.windows)} samples")
     for warning in fit.warnings:
         note(f"warning: {warning}")
     rows = []
@@ -140,10 +172,12 @@ def _show(found: Tuning) -> None:
             (
                 one.name,
                 "refused" if certificate is None else certificate.verdict,
-                None if certificate is None else certificate.settling_step,
+                one.settling,
                 None if certificate is None else certificate.overshoot,
                 ", ".join(f"{key}={value:.4g}" for key, value in one.config.items() if isinstance(value, float)),
                 one.reason,
             )
         )
-    typer.echo("\n" + table(rows, header=("controller", "verdict", "settles in", "overshoot", "gains", "why")))
+    typer.echo(
+        "\n" + table(rows, header=("controller", "verdict", "settles in samples", "overshoot", "gains", "why"))
+    )

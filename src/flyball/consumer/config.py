@@ -6,13 +6,15 @@ queue = "orders"
 handler = "shop.orders:handle"
 goal = "rate=400"
 controller = { name = "pi", kp = -0.0016, ki = 0.0060 }
+
+With tables [[profile]] in place of the controller, the gains are those of the workload at work (`profiles`).
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, mode
 from flyball.consumer.consumer import Consumer
 from flyball.consumer.handling import Handler
 from flyball.consumer.policy import parse_goal
+from flyball.consumer.profiles import Profile, Profiled
 from flyball.errors import InvalidValue
 from flyball.loops.policy import Mode
 
@@ -58,8 +61,12 @@ class ConsumerConfig(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_made(self) -> ConsumerConfig:
-        self._made(_nothing)
+        self.checked()
         return self
+
+    def checked(self, **more: Any) -> None:
+        """Refuses what no consumer can be made of."""
+        self._made(_nothing, **more)
 
     def consumer(self, **more: Any) -> Consumer:
         """The consumer, with its handler imported."""
@@ -72,6 +79,22 @@ class ConsumerConfig(BaseModel):
         return Consumer(self.url, handler=handler, **{**given, **more})
 
 
+class ProfileConfig(BaseModel):
+    """A workload that was identified; `r2` is for people to read."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, description="what the workload is called")]
+    a: Annotated[float, Field(description="pole of the model")]
+    b: Annotated[float, Field(description="gain of the model")]
+    kp: Annotated[float, Field(description="proportional gain for this model")]
+    ki: Annotated[float, Field(description="integral gain for this model")]
+    r2: Annotated[float | None, Field(description="how well the model fits")] = None
+
+    def profile(self) -> Profile:
+        return Profile(self.name, self.a, self.b, self.kp, self.ki)
+
+
 class ConsumerFile(BaseModel):
     """A file with one consumer; `model` is what was found about it, for people to read."""
 
@@ -79,6 +102,30 @@ class ConsumerFile(BaseModel):
 
     consumer: ConsumerConfig
     model: dict[str, Any] = {}
+    profile: list[ProfileConfig] = []
+
+    @model_validator(mode="after")
+    def _profiles_can_act(self) -> ConsumerFile:
+        if self.profile:
+            if self.consumer.controller is not None:
+                raise ValueError(
+                    "the profiles have their own gains: leave out consumer.controller, or the profiles"
+                )
+            self.consumer.checked(controller=self._profiled())
+        return self
+
+    def _profiled(self) -> Profiled:
+        return Profiled(tuple(one.profile() for one in self.profile))
+
+    def make(self) -> Consumer:
+        """The consumer, with its handler imported."""
+        return self.consumer.consumer(**({"controller": self._profiled()} if self.profile else {}))
+
+    def with_profile(self, new: ProfileConfig) -> ConsumerFile:
+        """The same file with one profile more, or another one of that name."""
+        others = [one for one in self.profile if one.name != new.name]
+        consumer = self.consumer.model_copy(update={"controller": None})
+        return ConsumerFile(consumer=consumer, profile=[*others, new])
 
 
 def load_handler(name: str) -> Handler:
@@ -113,7 +160,7 @@ def load_handler(name: str) -> Handler:
     return handler
 
 
-def to_toml(config: ConsumerConfig, model: Mapping[str, Any]) -> str:
+def to_toml(config: ConsumerConfig, model: Mapping[str, Any], profiles: Sequence[ProfileConfig] = ()) -> str:
     """The file that `flyball consume --config` reads; what has its default is left out.
 
     >>> config = ConsumerConfig(url="memory://x", queue="q", handler="json:loads", goal="rate=4")
@@ -131,6 +178,8 @@ def to_toml(config: ConsumerConfig, model: Mapping[str, Any]) -> str:
     lines = ["[consumer]", *_lines(config.model_dump(exclude_defaults=True))]
     if model:
         lines += ["", "[model]", *_lines(model)]
+    for profile in profiles:
+        lines += ["", "[[profile]]", *_lines(profile.model_dump())]
     return "\n".join(lines) + "\n"
 
 

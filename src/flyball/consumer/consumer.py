@@ -260,6 +260,8 @@ class Consumer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(beside[-1]), 2.0)
         try:
+            for delivery in await receiver.withdraw():  # what may not go back is handled
+                handling.begin(delivery)
             await handling.stop(self._stop_timeout_s)
         finally:
             for task in beside:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from flyball.brokers.dedup import FinishedIds
 from flyball.brokers.port import BrokerError, Delivery, Message, Receiver
 from flyball.consumer.idempotent import Finished
-from flyball.consumer.policy import RetryPolicy, Returnable, after_failure, may_return
+from flyball.consumer.policy import RetryPolicy, after_failure
 from flyball.consumer.sensing import Sensing
 from flyball.consumer.workers import Workers
 from flyball.errors import InvalidValue
@@ -155,7 +155,7 @@ class Handling:
             if verdict.fate == "dead-letter":
                 return await self._dead_letter(delivery, verdict.reason)
             self.retried += 1
-            if await self._stops_within(verdict.delay_s) and self._may_return(delivery):
+            if await self._stops_within(verdict.delay_s) and self._receiver.may_return(delivery):
                 await self._give_back(delivery)
                 return False
 
@@ -163,7 +163,7 @@ class Handling:
         if self._slots is None:
             return await self._call(delivery, first=first)
         async with self._slots:
-            if self._stopping.is_set() and self._may_return(delivery):
+            if self._stopping.is_set() and self._receiver.may_return(delivery):
                 await self._give_back(delivery)  # it waited for a handler and got none before the stop
                 return _GIVEN_BACK
             return await self._call(delivery, first=first)
@@ -217,9 +217,6 @@ class Handling:
         except TimeoutError:
             return False
         return True
-
-    def _may_return(self, delivery: Delivery) -> bool:
-        return may_return(Returnable(delivery.redelivered, delivery.attempt))
 
     # --- telling the broker -----------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ from flyball.consumer.goals import (
 )
 from flyball.consumer.knee import Knee
 from flyball.consumer.little import Little, default_trim
-from flyball.consumer.settling import RetryPolicy, Returnable, Verdict, after_failure, may_return
+from flyball.consumer.settling import RetryPolicy, Verdict, after_failure
 from flyball.control.controllers import catalogue
 from flyball.control.guard import Guard
 from flyball.control.step import Controller
@@ -85,7 +85,6 @@ __all__ = [
     "Rate",
     "Regulator",
     "RetryPolicy",
-    "Returnable",
     "Seen",
     "Target",
     "Verdict",
@@ -94,7 +93,6 @@ __all__ = [
     "default_trim",
     "dither_step",
     "guard_for",
-    "may_return",
     "parse_goal",
     "published_per_s",
     "regulator",

@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler failed, and of what is unfinished when a consumer stops.
+"""What becomes of a message whose handler failed.
 
 A message is tried again *here*, in its place of the window, after a waiting time that doubles: going back to the
 queue would use up one of its deliveries where the queue counts them, and other consumers would fail on it too.
@@ -54,30 +54,3 @@ def after_failure(policy: RetryPolicy, failures: int, error: str, jitter: float 
         return Verdict("dead-letter", reason=f"{error} (after {tries})")
     nominal = min(policy.first_s * 2.0 ** min(failures - 1, 60), policy.longest_s)
     return Verdict("retry", nominal * jitter, error)
-
-
-@dataclass(frozen=True, slots=True)
-class Returnable:
-    """What is known of an unfinished delivery: did it come back before, and how many deliveries are left."""
-
-    redelivered: bool
-    attempt: int | None = None
-    delivery_limit: int | None = None
-
-
-def may_return(unfinished: Returnable) -> bool:
-    """Whether an unfinished message may go back to the queue, or should rather be finished before we stop.
-
-    Once is free. A message that came back before is finished here, if the queue counts deliveries: returning it
-    again would bring it nearer to the limit at which the queue drops it.
-
-    >>> may_return(Returnable(redelivered=False)), may_return(Returnable(True)), may_return(Returnable(True, 2))
-    (True, True, False)
-    >>> may_return(Returnable(False, attempt=1, delivery_limit=2))  # within one of its limit
-    False
-    """
-    if unfinished.attempt is None:
-        return True  # the queue does not count
-    if unfinished.delivery_limit is not None and unfinished.attempt >= unfinished.delivery_limit - 1:
-        return False
-    return not unfinished.redelivered

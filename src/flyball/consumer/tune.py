@@ -14,14 +14,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from flyball.consumer.config import ConsumerConfig
+import numpy as np
+
+from flyball.consumer.config import ConsumerConfig, ProfileConfig
 from flyball.consumer.little import default_trim
 from flyball.consumer.policy import Rate, parse_goal
 from flyball.control.controllers.common import as_scalar
 from flyball.control.design import ImpossibleWish, design
 from flyball.control.gains import Gains, Kind, StateGains
 from flyball.control.identify import Fit, identify
-from flyball.control.models import first_order
+from flyball.control.models import Array, Arx, first_order
 from flyball.control.signals import Limits, prbs, staircase
 from flyball.control.step import Action, Sample, Value, hold
 from flyball.control.verify import Certificate, verify
@@ -30,6 +32,7 @@ from flyball.loops.policy import Receipt
 
 ENOUGH = 1.5  # part of the goal at which a staircase need not climb further
 _LEAST_ROWS = 12
+_CERTAIN = 1e-12  # a variance that stands for none
 
 
 class Untunable(FlyballError, RuntimeError):
@@ -82,6 +85,8 @@ class Candidate:
     config: dict[str, Any]
     certificate: Certificate | None
     reason: str
+    settling: float | None = None
+    """Samples after which a new goal is predicted to be met."""
 
     @property
     def accepted(self) -> bool:
@@ -98,6 +103,14 @@ class Tuning:
     candidates: tuple[Candidate, ...]
     config: ConsumerConfig
     """The consumer with the candidate that is recommended."""
+
+    def profile(self, name: str) -> ProfileConfig:
+        """This workload with the PI gains that were designed for it."""
+        gains = next(one.config for one in self.candidates if one.name == "pi")
+        model, _ = essential(self.fit)
+        return ProfileConfig(
+            name=name, a=model.a[0], b=model.b[0], kp=gains["kp"], ki=gains["ki"], r2=round(self.fit.r2, 4)
+        )
 
 
 def signal(
@@ -156,12 +169,33 @@ async def record(
     return tuple(window for window, _ in rows), tuple(rate for _, rate in rows)
 
 
+def essential(fit: Fit) -> tuple[Arx, Array]:
+    """The model to design for, and the covariance of its a and b.
+
+    A rate may remember what it was (a above 0), never its opposite. Where the fit cannot tell a from 0, as with
+    most consumers at samples of a second, a is 0: what is left of b is
+    its estimate given that (of jointly normal estimates, the conditional one, which is the least-squares estimate
+    without a). It is far more certain, so that a short experiment is enough for gains that are robust.
+    """
+    model, covariance = fit.model, fit.covariance[:2, :2]
+    if fit.confidence["a"][0] > 0.0:
+        return model, covariance
+    slope = covariance[0, 1] / covariance[0, 0]
+    b = model.b[0] - slope * model.a[0]
+    variance = covariance[1, 1] - slope * covariance[0, 1]
+    return first_order(0.0, float(b), model.delay), np.diag([_CERTAIN, max(float(variance), _CERTAIN)])
+
+
 def propose(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...]:
     """Controllers for the plant that was found, the recommended one first among those that are accepted."""
     trim = default_trim()
     law = verify(first_order(0.0, 1.0), Gains(trim.kp, trim.ki))
-    why = "measures the residence time itself: a new goal is met in 1 sample by feed-forward, the rest is trimmed"
-    found = [Candidate("little", {"name": "little"}, law, why)]
+    why = (
+        "measures the residence time itself: a new goal is met by feed-forward; its trim removes what is left in "
+        f"{law.settling_step} samples"
+    )
+    found = [Candidate("little", {"name": "little"}, law, why, settling=1)]
+    model, covariance = essential(fit)
     kinds: tuple[tuple[str, Kind, bool], ...] = (
         ("pi_ff", "pi", True),
         ("pi", "pi", False),
@@ -169,13 +203,13 @@ def propose(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...
     )
     for name, kind, feed_forward in kinds:
         try:
-            made = design(fit.model, kind, settling=settling, overshoot=overshoot, feed_forward=feed_forward)
+            made = design(model, kind, settling=settling, overshoot=overshoot, feed_forward=feed_forward)
         except ImpossibleWish as refused:
             found.append(Candidate(name, {}, getattr(refused, "certificate", None), str(refused)))
             continue
-        covariance = fit.covariance[:2, :2] if fit.covariance.shape[0] >= 2 else None
-        certificate = verify(fit.model, made.gains, covariance=covariance)
-        found.append(Candidate(name, _config(name, made.gains), certificate, certificate.reason))
+        certificate = verify(model, made.gains, covariance=covariance)
+        settles = certificate.settling_step
+        found.append(Candidate(name, _config(name, made.gains), certificate, certificate.reason, settles))
     return tuple(found)
 
 
@@ -211,7 +245,10 @@ async def tune(
         names = ", ".join(one.name for one in candidates)
         raise InvalidValue(f"the candidates are {names}, got {controller!r}")
     if not chosen.accepted:
-        raise Untunable(f"{controller} is no candidate for this plant: {chosen.reason}")
+        raise Untunable(
+            f"{controller} is no candidate for this plant: {chosen.reason}; a longer experiment (more samples) "
+            "makes the model more certain, and `little` needs none"
+        )
     made = config.model_copy(update={"controller": chosen.config, "max_window": max(config.max_window, 2000.0)})
     return Tuning(windows, rates, fit, candidates, made)
 

@@ -1,0 +1,110 @@
+"""From an experiment on the plant to controllers that run: on the twin, whose true gain is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flyball.consumer.config import ConsumerConfig, ConsumerFile, ProfileConfig
+from flyball.consumer.policy import Rate, regulator
+from flyball.consumer.tune import Tuning, essential, propose, signal
+from flyball.control.identify import Fit, identify
+from flyball.errors import FlyballError, InvalidValue
+from flyball.loops.toml import check
+from flyball.twin.consumer import ConsumerPlant, staircase
+from flyball.twin.consumer_loop import run_consumer
+
+PLANT = ConsumerPlant(handling_s=0.02, handlers=60, wander=0.05)
+FILE: dict[str, Any] = {"url": "memory://x", "queue": "q", "handler": "json:loads", "goal": "rate=300"}
+
+
+def short_experiment(seed: int) -> Fit:
+    windows, rates = staircase(PLANT, list(range(1, 18, 2)), samples_each=2, seed=seed)
+    return identify(windows, rates, align="same", delay=0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_short_experiment_finds_the_gain(seed: int) -> None:
+    """Whatever the noise makes of a, the plant has no memory at samples of a second."""
+    model, covariance = essential(short_experiment(seed))
+    assert model.a == (0.0,), f"seed {seed}"
+    assert model.b[0] == pytest.approx(1.0 / PLANT.residence_s(), rel=0.1), f"seed {seed}"
+    assert covariance[1, 1] > 0.0
+
+
+def test_without_memory_the_gain_is_that_of_a_straight_line() -> None:
+    windows, rates = staircase(PLANT, list(range(1, 18, 2)), samples_each=2, seed=1)
+    model, _ = essential(identify(windows, rates, align="same", delay=0, whole_range=True))
+    slope, _ = np.polyfit(windows[1:], rates[1:], 1)  # the first row has no row before it
+    assert model.b[0] == pytest.approx(slope, rel=1e-6)
+
+
+def test_memory_that_is_there_is_kept() -> None:
+    rng = np.random.default_rng(4)
+    windows = rng.uniform(1.0, 20.0, 80)
+    rates = np.zeros(80)
+    for k in range(1, 80):
+        rates[k] = 0.5 * rates[k - 1] + 30.0 * windows[k] + rng.normal(0.0, 5.0)
+    fit = identify(windows, rates, align="same", delay=0)
+    assert essential(fit)[0] is fit.model
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_candidate_runs_from_its_config_and_holds_the_goal(seed: int) -> None:
+    candidates = propose(short_experiment(seed), settling=4.0, overshoot=0.1)
+    assert [one.name for one in candidates] == ["little", "pi_ff", "pi", "state_feedback"]
+    assert [one.name for one in candidates if not one.accepted] == [], f"seed {seed}"
+    assert candidates[0].settling == 1
+    for one in candidates:
+        config = check({**FILE, "controller": one.config}, ConsumerConfig, one.name)
+        assert config.controller == one.config
+        law = regulator(
+            Rate(300.0), {key: tuple(v) if isinstance(v, list) else v for key, v in one.config.items()}
+        )
+        run = run_consumer(PLANT, "rate=300", law, samples=40, seed=seed)
+        assert run.rate[12:].mean() == pytest.approx(300.0, rel=0.05), f"seed {seed}: {one.name}"
+
+
+def test_signals_stay_in_their_bounds() -> None:
+    for kind in ("staircase", "prbs"):
+        played = signal(kind, 30.0, hold_samples=3, samples=30, centre=None)
+        assert 1.0 <= min(played) < max(played) <= 30.0
+    with pytest.raises(InvalidValue, match="needs room on both sides"):
+        signal("prbs", 30.0, hold_samples=3, samples=30, centre=30.0)
+
+
+# --- profiles in the file ----------------------------------------------------------------------------------------
+
+
+def tuned(seed: int) -> Tuning:
+    fit = short_experiment(seed)
+    return Tuning((), (), fit, propose(fit, 4.0, 0.1), ConsumerConfig(**FILE))
+
+
+def test_a_profile_takes_the_place_of_one_of_its_name() -> None:
+    day = tuned(1).profile("day")
+    assert (day.a, day.b) == pytest.approx((0.0, 1.0 / PLANT.residence_s()), rel=0.1)
+    night = ProfileConfig(name="night", a=0.0, b=day.b / 5, kp=0.0, ki=5 * day.ki)
+    file = ConsumerFile(consumer=ConsumerConfig(**FILE)).with_profile(day).with_profile(night)
+    assert [one.name for one in file.profile] == ["day", "night"]
+    again = file.with_profile(day.model_copy(update={"ki": 0.01}))
+    assert [(one.name, one.ki) for one in again.profile] == [("night", night.ki), ("day", 0.01)]
+    assert file.make().loop is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"consumer": {**FILE, "controller": "little"}}, "the profiles have their own gains"),
+        ({"consumer": {**FILE, "goal": "capacity"}}, "has its own law"),
+        ({"profile": [{"name": "a", "a": 0, "b": 60, "kp": 0, "ki": 1}] * 2}, "a name of its own"),
+        ({"profile": [{"name": "a", "a": 0, "b": -60, "kp": 0, "ki": 1}]}, "b above 0"),
+    ],
+)
+def test_files_that_cannot_be_are_explained(change: dict[str, object], said: str) -> None:
+    good = {"consumer": FILE, "profile": [{"name": "a", "a": 0.0, "b": 60.0, "kp": 0.0, "ki": 0.006}]}
+    check(good, ConsumerFile, "good.toml")
+    with pytest.raises(FlyballError, match=said):
+        check({**good, **change}, ConsumerFile, "bad.toml")
