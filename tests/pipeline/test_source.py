@@ -40,6 +40,13 @@ def test_lanes_share_the_reading_of_a_partition() -> None:
     assert parts == [((0, 5, 6),), ((0, 6, 7),), ((0, 7, 9),), ((1, 0, 1),)]
 
 
+@pytest.mark.parametrize("lane", [{}, {"result_queue": "results"}, {"result_queue": "results", "lane": "2"}])
+def test_a_batch_that_ends_where_it_starts_has_nothing_to_read(lane: dict[str, str]) -> None:
+    """Spark begins with one when there is no input yet."""
+    begin = {"next": [0], "into": 0, "mark": -1, "taken": 0}
+    assert LogStreamReader({**OPTIONS, **lane}).partitions(begin, dict(begin)) == []
+
+
 def test_a_batch_is_one_range_for_each_partition_that_has_something_new() -> None:
     ranges = LogStreamReader(OPTIONS).partitions({"next": [5, 7]}, {"next": [9, 7]})
     assert [part.share.ranges for part in ranges if isinstance(part, LaneShare)] == [((0, 5, 9),)]

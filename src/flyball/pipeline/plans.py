@@ -196,6 +196,8 @@ class SharedLanes(_OfLog):
         return end
 
     def tasks(self, start: Offset, end: Offset) -> list[Task]:  # noqa: ARG002 (the end says it all)
+        if "lanes" not in end:
+            return []  # where there is no input yet, Spark begins with a batch that ends where it starts
         members = tuple(end["lanes"])
         shares = [
             Share(lane, ranges_of(ranges), members, cycle=end["cycle"])
@@ -286,8 +288,8 @@ class OwnLane:
         return end
 
     def tasks(self, start: Offset, end: Offset) -> list[Task]:  # noqa: ARG002 (the end says it all)
-        if not end["members"] and not end["last"]:
-            return []  # ticks from before this lane joined
+        if not end.get("members"):
+            return []  # no ticks yet (see SharedLanes), or only some from before this lane joined
         ranges, more = ranges_of(end["ranges"]), ranges_of(end["more"])
         parts = max(1, min(self._tasks, events_in(ranges) + events_in(more)))
         tasks = []
