@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from flyball.errors import InvalidValue
 from flyball.pipeline import rules
-from flyball.pipeline.columns import EVENT
+from flyball.pipeline.columns import EVENT, Columns
 from tests.pipeline.batches import COLUMNS, START_S, Event, mark, random_events, rows, run_rule
 
 RULE: TypeAdapter[Any] = TypeAdapter(rules.AnyRule)
@@ -319,3 +319,9 @@ def test_an_impossible_rule_is_refused(keys: dict[str, Any], complaint: str) -> 
 def test_a_rule_that_makes_no_sense_is_refused(keys: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         rule(**keys)
+
+
+def test_a_rule_reads_only_the_columns_that_it_mentions() -> None:
+    wide = Columns.parse("id bigint, Host string, load double, msg string, event_time double")
+    one = rule(name="busy", where="lower(host) = 'a' AND load > 1", column="load", above=2, group_by=["Host"])
+    assert one.reads(wide, "event_time").names == ("Host", "load", "event_time")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flyball.errors import FlyballError
+from flyball.pipeline.columns import Columns
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.monitor import sampled_columns
 
@@ -51,10 +52,9 @@ class Queries:
         }
         return self.stream({**by_config, **options})
 
-    def results(self) -> DataFrame:
-        """The results in the order of event time."""
-        config = self._config
-        return self.stream({"log": config.results, "columns": config.result_columns.text, "format": "rows"})
+    def results(self, columns: Columns) -> DataFrame:
+        """These columns of the results, in the order of event time."""
+        return self.stream({"log": self._config.results, "columns": columns.text, "format": "rows"})
 
     def start(
         self, name: str, stream: DataFrame, handle: Callable[[DataFrame, int], None], *, close_windows: bool

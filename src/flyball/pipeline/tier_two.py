@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flyball.brokers.log_reader import open_log_reader
 from flyball.pipeline import rules
 from flyball.pipeline.checkpoint import watermark_s
+from flyball.pipeline.columns import Columns
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import mark
 from flyball.pipeline.queries import Queries
@@ -51,7 +52,8 @@ class TierTwo:
         """Start a query for each rule."""
         for rule in self._config.rules:
             name = f"rule-{rule.name}"
-            stream = self.findings(queries.results(), rule)
+            columns = rule.reads(self._config.result_columns, self._config.event_time)
+            stream = self._findings(queries.results(columns), rule, columns)
             queries.start(name, stream, self.handler(rule, queries.checkpoint(name)), close_windows=True)
 
     def end_feeds(self) -> None:
@@ -59,11 +61,9 @@ class TierTwo:
         for channel in self._config.feeds:
             self._sinks.tell(channel, mark(math.inf, self._config.told_as))
 
-    def findings(self, results: DataFrame, rule: RuleBase) -> DataFrame:
+    def _findings(self, results: DataFrame, rule: RuleBase, columns: Columns) -> DataFrame:
         config = self._config
-        return rules.alerts(
-            results, rule, config.result_columns, config.event_time, _WATERMARK_S, config.longest_window_s
-        )
+        return rules.alerts(results, rule, columns, config.event_time, _WATERMARK_S, config.longest_window_s)
 
     def handler(self, rule: RuleBase, checkpoint: Path) -> Callable[[DataFrame, int], None]:
         log = rule.to or self._config.alerts

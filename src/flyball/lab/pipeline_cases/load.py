@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import csv
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,16 @@ def bodies(count: int, seed: int, first: int = 0) -> Iterator[bytes]:
         yield (text + "x" * (BODY_BYTES - 2 - len(text)) + '"}').encode()
 
 
-def fill(url: str, events: list[bytes], log: str = INPUT, *, ends: bool = True) -> None:
+def fill(url: str, events: Iterable[bytes], log: str = INPUT, *, ends: bool = True) -> None:
     """Put all events into a log, and say that there are no more."""
 
     async def send() -> None:
         async with await connect(url) as broker:
             await broker.declare(log, "log")
             sender = await broker.sender(log)
-            for first in range(0, len(events), _AT_ONCE):
-                await sender.send_batch([Message(body) for body in events[first : first + _AT_ONCE]])
+            left = iter(events)
+            while together := [Message(body) for body in islice(left, _AT_ONCE)]:
+                await sender.send_batch(together)
             if ends:
                 await sender.send_batch([Message(END_OF_INPUT)])
 
