@@ -1,4 +1,4 @@
-"""flyball tune: identify a live consumer, and write the config of one that holds its goal."""
+"""flyball tune: identify a live consumer or a pipeline's lanes, and write the config that holds the goal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    url: Annotated[str, typer.Argument(help="Broker, for example amqp://localhost/.")],
-    handler: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", help="What handles a message.")],
-    goal: Annotated[str, typer.Option(metavar="rate=N", help="The rate to hold, in messages a second.")],
+    url: Annotated[str, typer.Argument(help="Broker such as amqp://localhost/, or a pipeline's config.toml.")],
+    handler: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", help="What handles a message.")] = "",
+    goal: Annotated[str, typer.Option(metavar="rate=N", help="The rate to hold, in messages a second.")] = "",
     queue: Annotated[str | None, typer.Option(help="The queue to consume.")] = None,
     channel: Annotated[str | None, typer.Option(help="The channel to consume, with --group.")] = None,
     group: Annotated[str | None, typer.Option(help="The group to be a member of.")] = None,
@@ -49,8 +49,19 @@ def command(
     """Move the window of a live consumer within bounds, fit a model, and offer controllers with certificates.
 
     Messages are consumed and handled as always. The config that --out writes is run by `flyball consume --config`.
+
+    With a pipeline's config: move the admission of its lanes instead, while it runs. --out writes the gains of
+    flow control, which the pipeline reads where `lanes.flow` names that file.
     """
     check_plot_path(plot)
+    if url.endswith(".toml"):
+        from flyball.cli.tune_pipeline import tune_pipeline
+
+        tune_pipeline(Path(url), signal, samples, hold, settling, overshoot, out, plot, json=json)
+        return
+    for name, value in (("--handler", handler), ("--goal", goal)):
+        if not value:
+            raise InvalidValue(f"tuning the consumer of a broker needs {name}")
     if out is not None and not out.parent.is_dir():
         raise InvalidValue(f"there is no folder {str(out.parent)!r} to write the config in; create it first")
     kind: Literal["staircase", "prbs"] = "prbs" if signal == "prbs" else "staircase"

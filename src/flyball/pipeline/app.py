@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flyball.brokers.log_reader import open_log_reader
@@ -41,7 +43,8 @@ _LOOK_S = 0.05
 class Pipeline:
     """A running pipeline. `folder` keeps checkpoints: the same folder and broker continue the same run.
 
-    It starts a Spark session of its own and ends it, unless it is given one.
+    It starts a Spark session of its own and ends it, unless it is given one. `source_options` are for experiments:
+    they win over what the config says.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Pipeline:
         folder: Path,
         on_alert: AlertHandler = lambda _alert: None,
         spark: SparkSession | None = None,
+        source_options: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         refuse_embedded_on_several_hosts(url, config.master)
         self._url = url
@@ -65,6 +69,7 @@ class Pipeline:
         self._written = Sinks(url, config, folder, self._sinks)
         self._queries: Queries | None = None
         self._spark, self._own_spark = spark, spark is None
+        self._source_options = dict(source_options)
 
     def start(self) -> None:
         """Start Spark and the queries, one after the other."""
@@ -81,7 +86,7 @@ class Pipeline:
         if self._spark is None:
             self._spark = spark_session("flyball", config.master, workdir=self._folder)
         self._queries = queries = Queries(self._spark, self._url, config, self._folder)
-        self._tier1.start(queries)
+        self._tier1.start(queries, **self._source_options)
         self._rules.start(queries)
 
     @property

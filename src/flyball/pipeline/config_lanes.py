@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+
+from flyball.pipeline.flow_gains import read_gains
+from flyball.pipeline.strict import NearPath
 
 
 class LanesConfig(BaseModel):
@@ -25,6 +28,10 @@ class LanesConfig(BaseModel):
         40_000_000
     )
     interval_s: Annotated[float, Field(gt=0, description="How often flow control acts")] = 2.0
+    flow: Annotated[
+        NearPath | None, Field(description="File with the gains of flow control, as `flyball tune` writes it")
+    ] = None
+    _gains: dict[str, float] = PrivateAttr(default_factory=dict)
     timeout_s: Annotated[
         float, Field(gt=0, description="How long the combiner waits for a lane that has fallen silent")
     ] = 30.0
@@ -49,6 +56,17 @@ class LanesConfig(BaseModel):
                 "choose a smaller free_bytes"
             )
         return self
+
+    @model_validator(mode="after")
+    def _read_gains(self) -> Self:
+        if self.flow is not None:
+            self._gains.update(read_gains(self.flow))
+        return self
+
+    @property
+    def flow_gains(self) -> dict[str, float]:
+        """kp and ki of flow control; empty: those that come with the pipeline."""
+        return self._gains
 
     @property
     def loops(self) -> int:

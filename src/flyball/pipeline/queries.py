@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ class Queries:
             "balance": str(lanes.balance).lower(),
             "control": str(lanes.control).lower(),
             "telemetry": (self._folder / "loops.db").absolute(),
+            "flow": json.dumps(lanes.flow_gains) if lanes.flow_gains else "",
         }
         return self.stream({**by_config, **options})
 

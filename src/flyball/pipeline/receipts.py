@@ -7,8 +7,9 @@ The loops live in the process that plans a source's batches, so their receipts g
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from flyball.control.step import Value
 from flyball.loops.policy import Receipt
@@ -21,7 +22,8 @@ def flow_receipt(
 ) -> Receipt:
     """An interval is over: so much was free, so much had been admitted in it, so much may be in the next.
 
-    Free space and the admitted results are in bytes.
+    Free space and the admitted results are in bytes. The queue ever took `appended_bytes`: with it the free space
+    is known as it would be if nothing had been taken out, which is what identification needs.
     """
     late_s = now_s - before.since_s - flow.interval_s
     return _receipt(
@@ -33,6 +35,7 @@ def flow_receipt(
         after.budget_bytes,
         saturated=int(after.budget_bytes >= flow.limit_bytes) - int(after.budget_bytes <= 0.0),
         missed=int(late_s // flow.interval_s),
+        parts={"appended_bytes": float(after.result_bytes)},
         reason=f"{before.event_bytes:.0f} bytes of results an event" if before.event_bytes else "",
     )
 
@@ -53,6 +56,7 @@ def _receipt(
     *,
     saturated: int = 0,
     missed: int = 0,
+    parts: Mapping[str, float] = MappingProxyType({}),
     reason: str = "",
 ) -> Receipt:
     return Receipt(
@@ -67,7 +71,7 @@ def _receipt(
         frozen=False,
         saturated=saturated,
         missed=missed,
-        parts={},
+        parts=parts,
         reason=reason,
     )
 

@@ -30,6 +30,7 @@ is that one lane: a splitter says what it reads, and `lanes` tasks share that.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from flyball.brokers.log_reader import open_log_reader
+from flyball.control.controllers.pi import Pi
 from flyball.errors import InvalidValue
 from flyball.pipeline.columns import EVENT, MARK, Columns
 from flyball.pipeline.parse import parser_of
@@ -66,6 +68,7 @@ _DEFAULTS = {
     "values": "",
     "control": "true",
     "telemetry": "",
+    "flow": "",
     "sample": "",
     "spool": "",
 }
@@ -154,7 +157,9 @@ class LogStreamReader(DataSourceStreamReader):
         )
         if not results:
             return WholeLog(self._readers, self._log, Bounds(most, interval_s), tasks)
-        flow = FlowControl(_positive(given, "queue_bytes"), _positive(given, "free_bytes"), interval_s)
+        flow = FlowControl(
+            _positive(given, "queue_bytes"), _positive(given, "free_bytes"), interval_s, **_flow(given["flow"])
+        )
         told = ReceiptFile(given["telemetry"])
         bounds = Bounds(most, interval_s, results, flow, _flag(given, "balance"), _flag(given, "control"), told)
         if given["lane"]:
@@ -267,6 +272,19 @@ def _flag(options: dict[str, str], name: str) -> bool:
     if options[name] not in ("true", "false"):
         raise InvalidValue(f"option {name} of the source flyball is true or false, not {options[name]!r}")
     return options[name] == "true"
+
+
+def _flow(text: str) -> dict[str, Any]:
+    """What a pipeline says about its controller: {"kp": …, "ki": …}, or {"played": […]} for an experiment."""
+    if not text:
+        return {}
+    try:
+        given = json.loads(text)
+        if "played" in given:
+            return {"played": tuple(float(value) for value in given["played"])}
+        return {"controller": Pi(float(given["kp"]), float(given["ki"]))}
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidValue(f"option flow of the source flyball is JSON with kp and ki, not {text!r}") from error
 
 
 def _lane(text: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from flyball.control.controllers.pi import Pi, PiState
 from flyball.control.design import design
@@ -44,11 +44,17 @@ def flow_controller() -> Pi:
 
 @dataclass(frozen=True, slots=True)
 class FlowControl:
-    """How a lane's result queue is to be kept: its size, the free space to hold, how often to act."""
+    """How a lane's result queue is to be kept: its size, the free space to hold, how often to act.
+
+    `controller` holds it. `played`: an experiment instead of control, bytes to admit in one interval after the
+    other; the last value stays.
+    """
 
     limit_bytes: int
     reference_bytes: int
     interval_s: float = 2.0
+    controller: Pi = field(default_factory=flow_controller)
+    played: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.reference_bytes < self.limit_bytes:
@@ -73,12 +79,13 @@ class FlowState:
     worst_event_bytes: float | None = None
     events: int = 0
     result_bytes: int = 0
+    intervals: int = 0
 
 
 def flow_start(flow: FlowControl, now_s: float, free_bytes: float, events: int, result_bytes: int) -> FlowState:
     """At first, fill what is free beyond the reference: with a = 1 that is where the first step would settle."""
-    first = clamp(free_bytes - flow.reference_bytes, 0.0, flow.limit_bytes)
-    return FlowState(flow_controller().initial(first), now_s, first, events=events, result_bytes=result_bytes)
+    first = flow.played[0] if flow.played else clamp(free_bytes - flow.reference_bytes, 0.0, flow.limit_bytes)
+    return FlowState(flow.controller.initial(first), now_s, first, events=events, result_bytes=result_bytes)
 
 
 def flow_step(
@@ -93,10 +100,14 @@ def flow_step(
     if now_s - state.since_s < flow.interval_s:
         return state
     sample = Sample(now_s, now_s - state.since_s, flow.reference_bytes, free_bytes, applied=state.granted_bytes)
-    memory, action = flow_controller().step(state.controller, sample)
+    memory, action = flow.controller.step(state.controller, sample)
     assert isinstance(action.command, float)
-    budget = clamp(action.command, 0.0, flow.limit_bytes)
-    return replace(state, controller=memory, since_s=now_s, budget_bytes=budget, granted_bytes=0.0)
+    interval = state.intervals + 1
+    wanted = flow.played[min(interval, len(flow.played) - 1)] if flow.played else action.command
+    budget = clamp(wanted, 0.0, flow.limit_bytes)
+    return replace(
+        state, controller=memory, since_s=now_s, budget_bytes=budget, granted_bytes=0.0, intervals=interval
+    )
 
 
 def admissible(state: FlowState, free_bytes: float) -> int:

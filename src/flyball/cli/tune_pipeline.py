@@ -1,0 +1,109 @@
+"""flyball tune CONFIG.toml: the lanes of a pipeline, open loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from flyball.cli.output import note, print_json, table
+from flyball.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from flyball.pipeline.tune import Candidate, FlowTuning
+
+
+def tune_pipeline(
+    config: Path,
+    signal: str,
+    samples: int,
+    hold: int,
+    settling: float,
+    overshoot: float,
+    out: Path | None,
+    plot: Path | None,
+    *,
+    json: bool,
+) -> None:
+    from flyball.cli.line import LineConfig
+    from flyball.loops.config import load_toml
+    from flyball.pipeline.flow_gains import write_gains
+    from flyball.pipeline.tune import tune
+
+    if signal not in ("staircase", "prbs"):
+        raise InvalidValue(f"--signal is staircase or prbs, got {signal!r}")
+    if out is not None and not out.parent.is_dir():
+        raise InvalidValue(f"there is no folder {str(out.parent)!r} to write the gains in; create it first")
+    kind: Literal["staircase", "prbs"] = "prbs" if signal == "prbs" else "staircase"
+    line = load_toml(config, LineConfig)
+    folder = config.parent / line.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    note("starting Spark; what waits in the input log is worked on meanwhile")
+    found = tune(
+        line.url(folder),
+        line.pipeline,
+        folder,
+        kind=kind,
+        samples=samples,
+        hold=hold,
+        settling=settling,
+        overshoot=overshoot,
+        told=lambda seen: note(f"admitted {seen.admitted_bytes / 1e6:8.3f} MB"),
+    )
+    if plot is not None:
+        from flyball.cli.identify import draw
+
+        u = [interval.admitted_bytes for interval in found.intervals[1:]]
+        y = [interval.free_bytes for interval in found.intervals[1:]]
+        draw(found.fit, u, y, ("admitted, bytes", "free, bytes"), plot)
+        note(f"picture saved in {plot}")
+    chosen = next((one for one in found.candidates if one.accepted), None)
+    if out is not None:
+        if chosen is None or chosen.gains is None:
+            raise InvalidValue(f"no controller is accepted for this queue: {found.candidates[0].reason}")
+        write_gains(out, chosen.gains, found.fit.model, found.fit.r2)
+        note(f'gains written; the pipeline reads them with lanes.flow = "{out}"')
+    print_json(_document(found, out)) if json else _show(found)
+
+
+def _document(found: FlowTuning, out: Path | None) -> dict[str, Any]:
+    model = found.fit.model
+    return {
+        "model": {"a": model.a[0], "b": model.b[0], "c": model.offset, "delay": model.delay},
+        "r2": found.fit.r2,
+        "confidence": dict(found.fit.confidence),
+        "samples": len(found.intervals),
+        "candidates": [_candidate(one) for one in found.candidates],
+        "out": None if out is None else str(out),
+    }
+
+
+def _candidate(one: Candidate) -> dict[str, Any]:
+    from flyball.cli.certificate import document
+
+    return {
+        "name": one.name,
+        "kp": None if one.gains is None else one.gains.kp,
+        "ki": None if one.gains is None else one.gains.ki,
+        "accepted": one.accepted,
+        "reason": one.reason,
+        "certificate": None if one.certificate is None else document(one.certificate),
+    }
+
+
+def _show(found: FlowTuning) -> None:
+    model = found.fit.model
+    typer.echo(f"free(k+1) = {model.a[0]:.4g}·free(k) {model.b[0]:+.4g}·admitted(k), {model.delay} intervals late")
+    typer.echo(f"R² {found.fit.r2:.4f}, {len(found.intervals)} intervals; what was taken out is not part of it")
+    rows = [
+        (
+            one.name,
+            "refused" if one.certificate is None else one.certificate.verdict,
+            None if one.certificate is None else one.certificate.settling_step,
+            "" if one.gains is None else f"kp={one.gains.kp:.4g}, ki={one.gains.ki:.4g}",
+            one.reason,
+        )
+        for one in found.candidates
+    ]
+    typer.echo("\n" + table(rows, header=("controller", "verdict", "settles in", "gains", "why")))
