@@ -24,6 +24,9 @@ _MOST_GROWTH_IF_SLOW = 1.5
 _SLOW = 1.25
 _FIRST_EVENT_BYTES = 1024.0
 _WORST_FACTOR = 2.0
+_KEEP_WORST = 0.98
+_ENOUGH_TO_LEARN = 50
+_LEAST_REST = 0.1  # of an interval's budget
 
 
 @functools.cache
@@ -69,7 +72,8 @@ class FlowControl:
 @dataclass(frozen=True, slots=True)
 class FlowState:
     """`budget_bytes` is what may still be admitted in the interval that began at `since_s`; `granted_bytes` is
-    what was. Sizes are of results per event admitted: the average, and the largest seen."""
+    what was, and `decided_bytes` was decided for all of it. Sizes are of results per event admitted: the average,
+    and the largest seen of late."""
 
     controller: PiState
     since_s: float
@@ -80,12 +84,20 @@ class FlowState:
     events: int = 0
     result_bytes: int = 0
     intervals: int = 0
+    decided_bytes: float = 0.0
 
 
 def flow_start(flow: FlowControl, now_s: float, free_bytes: float, events: int, result_bytes: int) -> FlowState:
     """At first, fill what is free beyond the reference: with a = 1 that is where the first step would settle."""
     first = flow.played[0] if flow.played else clamp(free_bytes - flow.reference_bytes, 0.0, flow.limit_bytes)
-    return FlowState(flow.controller.initial(first), now_s, first, events=events, result_bytes=result_bytes)
+    return FlowState(
+        flow.controller.initial(first),
+        now_s,
+        first,
+        events=events,
+        result_bytes=result_bytes,
+        decided_bytes=first,
+    )
 
 
 def flow_step(
@@ -94,7 +106,9 @@ def flow_step(
     """Learn the size of results from the totals so far; when an interval is over, decide the next one's budget.
 
     The controller is told what really was admitted (backlog, pace or free space may have allowed less than it
-    asked for), so its integral does not wind up.
+    asked for), so its integral does not wind up. What is free beyond the reference may always come in at once:
+    as a = 1, that cannot take the free space below the reference, and a queue that is emptied as fast as it fills
+    holds nobody up.
     """
     state = _learned(state, events, result_bytes)
     if now_s - state.since_s < flow.interval_s:
@@ -103,10 +117,18 @@ def flow_step(
     memory, action = flow.controller.step(state.controller, sample)
     assert isinstance(action.command, float)
     interval = state.intervals + 1
-    wanted = flow.played[min(interval, len(flow.played) - 1)] if flow.played else action.command
+    wanted = max(action.command, free_bytes - flow.reference_bytes)
+    if flow.played:
+        wanted = flow.played[min(interval, len(flow.played) - 1)]
     budget = clamp(wanted, 0.0, flow.limit_bytes)
     return replace(
-        state, controller=memory, since_s=now_s, budget_bytes=budget, granted_bytes=0.0, intervals=interval
+        state,
+        controller=memory,
+        since_s=now_s,
+        budget_bytes=budget,
+        granted_bytes=0.0,
+        intervals=interval,
+        decided_bytes=budget,
     )
 
 
@@ -116,7 +138,14 @@ def admissible(state: FlowState, free_bytes: float) -> int:
     >>> state = FlowState(PiState(0.0), 0.0, budget_bytes=1000.0, event_bytes=10.0, worst_event_bytes=50.0)
     >>> admissible(state, 1e6), admissible(state, 200.0)
     (100, 4)
+
+    A small rest of the budget waits for the next interval: a batch costs more than it would bring.
+
+    >>> admissible(replace(state, budget_bytes=90.0, decided_bytes=1000.0), 1e6)
+    0
     """
+    if state.budget_bytes < _LEAST_REST * state.decided_bytes:
+        return 0
     by_budget = state.budget_bytes / (state.event_bytes or _FIRST_EVENT_BYTES)
     by_space = free_bytes / (state.worst_event_bytes or _FIRST_EVENT_BYTES)
     return max(0, math.floor(min(by_budget, by_space)))
@@ -134,11 +163,11 @@ def admitted(state: FlowState, events: int) -> FlowState:
 
 def _learned(state: FlowState, events: int, result_bytes: int) -> FlowState:
     more = events - state.events
-    if more <= 0:
-        return state
+    if more < _ENOUGH_TO_LEARN:
+        return state  # of few events the entry's own weight would be learned, not theirs
     size = max(1.0, (result_bytes - state.result_bytes) / more)
     average = ewma(state.event_bytes, size, _KEEP_SIZE)
-    worst = max(_WORST_FACTOR * size, state.worst_event_bytes or 0.0)
+    worst = max(_WORST_FACTOR * size, _KEEP_WORST * (state.worst_event_bytes or 0.0))
     return replace(state, event_bytes=average, worst_event_bytes=worst, events=events, result_bytes=result_bytes)
 
 
