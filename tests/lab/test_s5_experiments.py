@@ -46,3 +46,12 @@ def test_lqr_takes_events_from_the_disturbed_one_of_many_lanes(tmp_path: Path) -
         controlled, plain = cases[f"{lanes} lanes, control"], cases[f"{lanes} lanes, round robin"]
         assert controlled["hog_p99_s"] < 0.2 * plain["hog_p99_s"]
         assert controlled["share_of_disturbed"] == pytest.approx(0.4, abs=0.15)
+
+
+def test_levels_of_a_hierarchy_wait_for_themselves_alone_and_drop_nothing(tmp_path: Path) -> None:
+    levels = _run("s5_hierarchy", tmp_path)["levels"]
+    assert [levels[name]["dropped_bytes"] for name in ("city", "state", "country")] == [0, 0, 0]
+    assert levels["state"]["events_per_s"] == pytest.approx(levels["city"]["events_per_s"] / 4, rel=0.02)
+    assert levels["country"]["events_per_s"] == pytest.approx(levels["city"]["events_per_s"] / 16, rel=0.02)
+    assert levels["city"]["p99_s"] < levels["state"]["p99_s"] < levels["country"]["p99_s"]
+    assert levels["country"]["most_waiting"] > 3 * levels["state"]["most_waiting"]

@@ -79,8 +79,9 @@ class LaneWorld:
         weigh: Weigher | None = None,
         balance_every_s: float = 1.0,
         late: bool = False,
+        environment: Any = None,
     ) -> None:
-        self.environment: Any = require("simpy", "lab").Environment()
+        self.environment: Any = environment or require("simpy", "lab").Environment()
         self.trace = Trace()
         self.receipts: list[Receipt] = []
         self.rate = 0.0
@@ -99,6 +100,7 @@ class LaneWorld:
         self.environment.process(self._watch())
 
     def run(self, seconds: float) -> None:
+        """Also runs whatever else lives in its environment."""
         self.environment.run(until=self.environment.now + seconds)
 
     def _feed(self) -> Any:

@@ -81,12 +81,14 @@ class LaneTwin:
         self.dropped_bytes = 0.0
         self._queued_bytes, self._drain, self._looked_s = 0.0, math.inf, environment.now
         self._hog = 0.0
+        self.then: Callable[[Sequence[tuple[float, int]]], None] = lambda _: None
+        """is handed the events of each batch, (born at, how many), when it is done: the next tier"""
         environment.process(self._work())
 
-    def offer(self, events: int) -> None:
-        """Events come to the input, where they may wait."""
+    def offer(self, events: int, born_s: float | None = None) -> None:
+        """Events come to the input, where they may wait; their delay counts from `born_s`, by default from now."""
         if events > 0:
-            self._input.append((self.environment.now, events))
+            self._input.append((self.environment.now if born_s is None else born_s, events))
             self.backlog += events
 
     def hog(self, share: float) -> None:
@@ -130,6 +132,7 @@ class LaneTwin:
             self._put(events * self.law.result_bytes)
             self.served.batches.append(Batch(began_s, events, env.now - began_s))
             self.served.delays_s += [(env.now, env.now - came_s, count) for came_s, count in taken]
+            self.then(taken)
 
     def _take(self, events: int) -> list[tuple[float, int]]:
         self.backlog -= events
