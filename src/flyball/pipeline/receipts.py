@@ -6,9 +6,12 @@ The loops live in the process that plans a source's batches, so their receipts g
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 from flyball.control.step import Value
@@ -95,3 +98,19 @@ class ReceiptFile:
             self._sink = SqliteSink(self._path)
             self._epoch_s = time.time() - time.monotonic()
         self._sink.write([replace(receipt, time=receipt.time + self._epoch_s)])
+
+
+def read_flow(path: Path, lane: int) -> list[tuple[float, float, float, float, float]]:
+    """Of each interval of a lane's flow control so far, oldest first: (time, free space to hold, free space, bytes
+    admitted, bytes the queue ever took)."""
+    if not path.exists():
+        return []
+    with sqlite3.connect(path) as file:
+        try:
+            rows = file.execute(
+                "SELECT time, setpoint, measurement, applied, parts FROM receipts WHERE loop = ? ORDER BY id",
+                (f"lane-{lane} flow",),
+            ).fetchall()
+        except sqlite3.OperationalError:
+            return []  # the file has just been made and has no table yet
+    return [(*row[:4], json.loads(row[4])["appended_bytes"]) for row in rows]

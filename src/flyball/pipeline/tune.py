@@ -8,7 +8,6 @@ queue is a disturbance and not part of the plant: a naive fit takes it for the p
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from flyball.errors import FlyballError, InvalidValue
 from flyball.pipeline.app import Pipeline
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.policy import flow_controller
+from flyball.pipeline.receipts import read_flow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,13 +111,7 @@ def record(
 
 
 def _intervals(receipts: Path, queue_bytes: int) -> list[Interval]:
-    if not receipts.exists():
-        return []
-    with sqlite3.connect(receipts) as file:
-        rows = file.execute(
-            "SELECT applied, parts FROM receipts WHERE loop = 'lane-0 flow' ORDER BY id"
-        ).fetchall()
-    return [Interval(applied, queue_bytes - json.loads(parts)["appended_bytes"]) for applied, parts in rows]
+    return [Interval(admitted, queue_bytes - appended) for *_, admitted, appended in read_flow(receipts, lane=0)]
 
 
 def tune(

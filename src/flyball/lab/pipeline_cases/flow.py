@@ -13,7 +13,6 @@ admitted from the first second to the last.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.lane import Lanes
 from flyball.pipeline.queries import Queries
 from flyball.pipeline.queues import QueueLevels, cursor_body, cursor_name, queue_name
+from flyball.pipeline.receipts import read_flow
 from flyball.pipeline.session import spark_session
 from flyball.pipeline.sink import LogSinks
 from flyball.pipeline.tier_one import TierOne
@@ -163,13 +163,7 @@ class _Lane:
 
     def seen(self) -> list[tuple[float, float, float]]:
         """(time, reference, free space) of each interval so far."""
-        file = self._folder / "loops.db"
-        if not file.exists():
-            return []
-        with sqlite3.connect(file) as connection:
-            return connection.execute(
-                "SELECT time, setpoint, measurement FROM receipts WHERE loop = 'lane-0 flow' ORDER BY id"
-            ).fetchall()
+        return [(at_s, goal, free) for at_s, goal, free, *_ in read_flow(self._folder / "loops.db", lane=0)]
 
     def missing(self) -> int:
         """Results that the lane counted and that do not stand in its queue exactly once."""
