@@ -6,14 +6,17 @@ first quarter is left out, in which batches grow to their size.
 The plain jobs read the same events as lines of text files, a folder that Spark reads faster than anything else.
 `tier 1` throws results away. `end to end` writes them: ours in event-time order to a log, with alerts, through
 result queues and combiner; the plain job unordered to Parquet, with a second query that looks for the same alerts.
+`control overhead` is the time that sensors and controllers take, beside a source with fixed weights and limit.
 """
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from flyball.lab.bench import BenchContext, Row
@@ -48,6 +51,13 @@ def cases(context: BenchContext) -> Iterator[Row]:
         ours, plain = turn_by_turn(turns, rig.end_to_end, rig.plain_end_to_end)
         yield context.row("end to end", ours, "events/s", goal=80_000, better="higher")
         yield context.row("end to end beside from_json", ours, "events/s", peer=plain, peer_name="Spark from_json")
+        rig.planning.clear()
+        ours, fixed = turn_by_turn(turns, rig.end_to_end, rig.fixed)
+        overhead = 100 * (median(rig.planning[True]) - median(rig.planning[False]))
+        yield context.row("control overhead", overhead, "% of the time", goal=2.0)
+        yield context.row(
+            "control throughput", ours, "events/s", peer=fixed, peer_name="fixed weights, static limit"
+        )
     finally:
         rig.spark.stop()
 
@@ -60,6 +70,8 @@ class _Rig:
         self.url = f"sqlite:///{folder / 'broker.db'}"
         self.spark: SparkSession = spark_session("benchmark", workdir=folder)
         self.runs = 0
+        self.planning: dict[bool, list[float]] = defaultdict(list)
+        """with and without control: part of the time that went into deciding how large a batch is and who gets it"""
         load.write_hosts(self.hosts)
         bodies = list(load.bodies(events, seed))
         load.fill(self.url, bodies)
@@ -77,9 +89,13 @@ class _Rig:
     def plain_tier1(self) -> float:
         return self._thrown_away(self._looked_up(self._parsed()))
 
-    def end_to_end(self) -> float:
+    def fixed(self) -> float:
+        """Without control: equal shares, and a static limit on a batch."""
+        return self.end_to_end(control=False)
+
+    def end_to_end(self, *, control: bool = True) -> float:
         folder = self._folder()
-        config = load.config(self.hosts, name=folder.name)
+        config = load.config(self.hosts, name=folder.name, lanes={"control": control})
         pipeline = Pipeline(self.url, config, folder, spark=self.spark)
         pipeline.start()
         try:
@@ -89,6 +105,7 @@ class _Rig:
             began_s, warm = time.monotonic(), pipeline.totals.events_in
             pipeline.drain()
             seconds = time.monotonic() - began_s
+            self.planning[control].append(_planning(pipeline.progress("tier1")))
         finally:
             pipeline.stop()
         found = audit(self.url, config, pipeline.totals)
@@ -164,6 +181,11 @@ def _rate(reports: list[Any], queries: int = 1) -> float:
     ended_s: float = max(began_s + report["durationMs"]["triggerExecution"] / 1e3 for began_s, report in counted)
     events: int = sum(report["numInputRows"] for _, report in counted)
     return events / queries / (ended_s - counted[0][0])
+
+
+def _planning(reports: list[Any]) -> float:
+    took = [report["durationMs"] for report in reports if report["numInputRows"]][1:]  # the first one connects
+    return float(sum(one["latestOffset"] for one in took) / sum(one["triggerExecution"] for one in took))
 
 
 def _began_s(report: Any) -> float:
