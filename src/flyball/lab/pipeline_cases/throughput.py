@@ -71,7 +71,7 @@ class _Rig:
         self.spark: SparkSession = spark_session("benchmark", workdir=folder)
         self.runs = 0
         self.planning: dict[bool, list[float]] = defaultdict(list)
-        """with and without control: part of the time that went into deciding how large a batch is and who gets it"""
+        """with and without control: part of the time that deciding about batches took"""
         load.write_hosts(self.hosts)
         bodies = list(load.bodies(events, seed))
         load.fill(self.url, bodies)
