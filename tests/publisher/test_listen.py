@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from flyball import Publisher
@@ -108,3 +109,28 @@ def test_the_command_listens_publishes_and_ends_on_a_signal(tmp_path: Path) -> N
             return await broker.depth("orders")
 
     assert asyncio.run(depth()) == 20
+
+
+def test_under_load_202_is_durable_and_the_rest_is_told_503(tmp_path: Path) -> None:
+    """Nobody takes messages away and many clients post at once: as many fit as fit, and exactly those are kept."""
+    command = [sys.executable, "-m", "flyball", "publish", "amqp://127.0.0.1:1/", "orders", "--json"]
+    command += ["--listen", "127.0.0.1:0", "--outbox", str(tmp_path / "o.db"), "--max-outbox-bytes", "40000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        found = re.search(r":(\d+)/publish", server.stderr.readline())
+        assert found is not None
+        port = int(found[1])
+
+        def client(number: int) -> list[tuple[int, dict[str, str]]]:
+            return post(port, [(bytes(200), {"X-Message-Id": f"{number}-{n}"}) for n in range(40)])
+
+        with ThreadPoolExecutor(16) as pool:
+            answers = [answer for answers in pool.map(client, range(16)) for answer in answers]
+        server.kill()  # 202 has been said: it may end in any way
+    accepted = {document["id"] for status, document in answers if status == 202}
+    refused = [document["error"] for status, document in answers if status == 503]
+    assert len(accepted) + len(refused) == 16 * 40
+    assert refused
+    assert all("more do not fit" in reason for reason in refused)
+    with SqliteDatabase(tmp_path / "o.db") as database:
+        assert {pending.message.id for pending in Outbox(database).take(1000)} == accepted

@@ -34,6 +34,18 @@ def mean_latency_s(source: Source, after_s: float = 2.0) -> float:
     return statistics.fmean(latency_s for time_s, latency_s in source.latencies if time_s >= after_s)
 
 
+@pytest.mark.parametrize("law", ["static", "auto"])
+def test_an_ordered_publisher_has_one_batch_on_the_way_and_keeps_up_by_larger_ones(law: str) -> None:
+    policy = rules.Policy(catalogue.make(law), ordered=True)
+    source = Source(policy, lambda _: 1000.0)
+    FifoBroker([source], capacity=lambda _: 4000.0, round_trip_s=0.02).run(6.0)
+    assert all(receipt.measured.in_flight <= 1000.0 for receipt in source.receipts)
+    ends = [time_s for time_s, _ in source.confirmed]
+    begins = [batch.sent_s for batch in source.sent]
+    assert all(begin >= end for begin, end in zip(begins[1:], ends, strict=False))
+    assert sum(count for time_s, count in source.confirmed if time_s > 3.0) / 3.0 > 900.0
+
+
 @pytest.mark.parametrize("batch", [1, 10, 50, 500])
 def test_auto_sends_a_lone_message_at_once_from_any_initial_batch(batch: int) -> None:
     source = run("auto", 17.5, batch=batch, trip_s=0.14)

@@ -22,7 +22,8 @@ from flyball.control.controllers import catalogue
 from flyball.errors import InvalidValue
 from flyball.publisher.entry import Rejected
 from flyball.publisher.lane import Target
-from flyball.publisher.publisher import OutboxInUse, Undelivered
+from flyball.publisher.place import OutboxInUse
+from flyball.publisher.publisher import Undelivered
 from flyball.publisher.sync import SyncPublisher
 from flyball.store import Full, Outbox, OutboxMessage, SqliteDatabase, StoreError, enqueue
 
@@ -417,9 +418,11 @@ def test_a_full_disk_is_a_clear_error_and_accepted_messages_are_kept(url: str, t
         place = tmp_path / "o.db"
         async with Publisher(url, channel="orders", outbox=place, close_timeout_s=0.1) as publisher:
             await publisher.publish(b"kept", id="kept")
-            assert publisher._database is not None
-            pages = publisher._database._writer.execute("PRAGMA page_count").fetchone()[0]
-            publisher._database._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+            assert publisher._place is not None
+            assert publisher._place.database is not None
+            writer = publisher._place.database._writer
+            pages = writer.execute("PRAGMA page_count").fetchone()[0]
+            writer.execute(f"PRAGMA max_page_count = {pages + 2}")
             with pytest.raises(Full, match="free some space; what was accepted before is kept"):
                 await asyncio.gather(*(publisher.publish(bytes(10_000)) for _ in range(100)))
         with SqliteDatabase(place) as database:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 
+from flyball.brokers.dedup import FinishedIds
 from flyball.brokers.port import (
     Broker,
     Capabilities,
@@ -33,6 +34,7 @@ __all__ = [
     "Capabilities",
     "ChannelInfo",
     "Delivery",
+    "FinishedIds",
     "Message",
     "Receiver",
     "Record",

@@ -19,6 +19,7 @@ def serve(
     outbox: str,
     declare: str | None,
     max_body_bytes: int,
+    max_outbox_bytes: int,
     seconds: float | None,
     *,
     json: bool,
@@ -39,7 +40,13 @@ def serve(
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         kind: Kind | None = None if declare is None else "log" if declare == "log" else "queue"
         publisher = Publisher(
-            url, channel=channel, outbox=outbox, when_full="error", declare=kind, close_timeout_s=5.0
+            url,
+            channel=channel,
+            outbox=outbox,
+            max_bytes=max_outbox_bytes,
+            when_full="error",
+            declare=kind,
+            close_timeout_s=5.0,
         )
         async with publisher:
             async with Listener(publisher, host.strip("[]"), int(port), max_body_bytes=max_body_bytes) as listener:

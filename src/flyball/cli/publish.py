@@ -51,6 +51,9 @@ def command(
         str | None, typer.Option(help="File that keeps what --listen accepted (default: CHANNEL.outbox.db).")
     ] = None,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest body that --listen takes.")] = 1 << 20,
+    max_outbox_bytes: Annotated[
+        int, typer.Option(min=1, help="Most that --listen keeps for the broker; then 503.")
+    ] = 4 << 30,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live rate line.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -69,7 +72,8 @@ def command(
     if listen is not None:
         from flyball.cli.listen import serve
 
-        serve(url, channel, listen, outbox or f"{channel}.outbox.db", declare, max_body_bytes, seconds, json=json)
+        place = outbox or f"{channel}.outbox.db"
+        serve(url, channel, listen, place, declare, max_body_bytes, max_outbox_bytes, seconds, json=json)
         return
     template = _Template(bodies.numbered_keys(key, keys), bodies.headers(header or []), content_type)
 

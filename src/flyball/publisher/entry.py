@@ -59,6 +59,12 @@ class Handle:
     def is_confirmed(self) -> bool:
         return self._left <= 0
 
+    def again(self, required: int) -> Handle:
+        """The same message, to be sent once more."""
+        fresh = Handle(self.message, self.channel, self.urgency, self.size_bytes, required)
+        fresh.seq, fresh.due_s, fresh.accepted = self.seq, self.due_s, True
+        return fresh
+
     async def confirmed(self) -> None:
         """Wait for the confirm; raises `Rejected` where no broker will ever take it, `Dropped` if dropped."""
         if self._error is not None:

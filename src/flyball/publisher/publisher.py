@@ -15,15 +15,13 @@ Delivery is at least once: after a crash what was not confirmed is sent again, w
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from flyball.brokers import Message
 from flyball.brokers.patterns import check_name
@@ -37,13 +35,14 @@ from flyball.publisher.entry import Dropped, Handle, Rejected, check_fit
 from flyball.publisher.intake import Intake, WhenFull
 from flyball.publisher.lane import Lane, Target, now_s
 from flyball.publisher.memory_outbox import MemoryOutbox, OutboxLike
+from flyball.publisher.options import KeepUntil, check_order, check_room, receipts_channel
+from flyball.publisher.place import Place
 from flyball.publisher.pool import WorkerPool
-from flyball.store import Full, Outbox, SqliteDatabase, StoreError
+from flyball.publisher.receipts import ReceiptKeeper
+from flyball.store import Full, StoreError
 from flyball.store.outbox import LEAST_URGENT, USUAL
 from flyball.store.sqlite import Durability
 
-_MEMORY_BYTES = 64 << 20
-_DISK_BYTES = 4 << 30
 _OVERHEAD_BYTES = 200
 _MOST_HELD = 20_000
 _READ_TOGETHER = 500
@@ -52,17 +51,16 @@ _RELAY_S = 0.05
 _RETRY_S = 0.5
 
 
-class OutboxInUse(FlyballError, RuntimeError):
-    """Another publisher relays this outbox: two would send everything twice."""
-
-
 class Undelivered(FlyballError, RuntimeError):
     """The publisher was closed before the broker confirmed everything, and nothing keeps what is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Messages since the publisher was opened; `waiting` are accepted and not confirmed."""
+    """Messages since the publisher was opened; `waiting` are accepted and not confirmed.
+
+    `received` and `sent_again` count receipts and what was published again for want of one (`keep_until`).
+    """
 
     accepted: int
     confirmed: int
@@ -73,6 +71,8 @@ class Counters:
     waiting: int
     in_flight: int
     buffered: int
+    received: int
+    sent_again: int
 
 
 class Publisher:
@@ -85,6 +85,10 @@ class Publisher:
     `declare` makes the channel ("queue" or "log") where it does not exist. `workers` are the threads for
     store work. With `require` below the number of targets, a message is done when that many have it; the
     others still get it while this process lives and they are not too far behind.
+
+    `keep_until="receipt"`: messages stay in the outbox until a consumer's receipt comes on the channel `receipts`
+    (by default the channel's name with ".receipts"; one for each outbox) and are published again, with the same
+    id, when there is none `receipt_timeout_s` after the confirm.
 
     `ordered`: messages of a channel arrive in the order in which they were accepted, also after failures (repeats
     may follow); one batch at a time is on the way then, and there are no urgency classes. With a `producer`,
@@ -112,30 +116,25 @@ class Publisher:
         ordered: bool = False,
         producer: str | None = None,
         first_sequence: int = 0,
+        keep_until: KeepUntil = "confirm",
+        receipts: str | None = None,
+        receipt_timeout_s: float = 60.0,
         workers: int = 2,
         close_timeout_s: float = 30.0,
     ) -> None:
         if (url is None) == (targets is None):
             raise InvalidValue("a publisher needs either a broker URL or targets=[…], and not both")
-        if when_full not in ("wait", "error", "drop"):
-            raise InvalidValue(f"when_full is 'wait', 'error' or 'drop', got {when_full!r}")
-        if buffer < 1:
-            raise InvalidValue(f"the receive buffer holds at least 1 message, got {buffer}")
-        if not ageing_s >= 0.0:
-            raise InvalidValue(f"ageing_s is a number of seconds from 0, got {ageing_s!r}")
+        check_room(when_full, buffer, ageing_s)
+        check_order(ordered, producer, first_sequence, outbox)
         self._channel = None if channel is None else check_name(channel)
         self._targets = [url] if url is not None else list(targets or [])
         count = len(self._targets)
         self._require = count if require is None else require
         if not 1 <= self._require <= count:
             raise InvalidValue(f"require is from 1 to the number of targets, {count}, got {require}")
-        if producer is not None and not ordered:
-            raise InvalidValue(f"producer={producer!r} numbers messages in their order: it needs ordered=True")
-        if first_sequence < 0 or (first_sequence and (producer is None or outbox != "memory")):
-            raise InvalidValue(
-                f"first_sequence={first_sequence} is a number from 0 for a memory outbox with a producer: "
-                "an outbox file goes on with its own numbers"
-            )
+        self._receipts_channel = receipts_channel(keep_until, receipts, receipt_timeout_s, channel, producer)
+        self._receipt_timeout_s = receipt_timeout_s
+        self._keeper: ReceiptKeeper | None = None
         self._ordered, self._producer, self._first_sequence = ordered, producer, first_sequence
         law = catalogue.make(law) if isinstance(law, str) else law
         self._policy = rules.Policy(law, max_wait_s, ordered=ordered)
@@ -144,11 +143,10 @@ class Publisher:
         self._when_full, self._buffer = when_full, buffer
         self._max_bytes, self._durability = max_bytes, durability
         self._workers, self._close_timeout_s = workers, close_timeout_s
-        self._place = "memory" if outbox == "memory" else Path(outbox)
+        self._where = outbox
+        self._place: Place | None = None
         self._memory: MemoryOutbox | None = None
         self._outbox: OutboxLike
-        self._database: SqliteDatabase | None = None
-        self._lock: IO[str] | None = None
         self._lanes: dict[str, list[Lane]] = {}
         self._done: list[int] = []
         self._removing: asyncio.Task[None] | None = None
@@ -166,18 +164,10 @@ class Publisher:
         self._pool = WorkerPool(self._workers)
         self._accounting = asyncio.Lock()
         try:
-            if isinstance(self._place, str):
-                self._memory = MemoryOutbox(self._max_bytes or _MEMORY_BYTES, newest=self._first_sequence)
-                self._outbox = self._memory
-            else:
-                self._lock = _locked(self._place)
-                self._database = await self._pool.run(
-                    "receive", lambda: SqliteDatabase(self._place, durability=self._durability)
-                )
-                database = self._database
-                self._outbox = await self._pool.run(
-                    "receive", lambda: Outbox(database, max_bytes=self._max_bytes or _DISK_BYTES)
-                )
+            self._place = await self._pool.run(
+                "receive", Place, self._where, self._max_bytes, self._durability, self._first_sequence
+            )
+            self._memory, self._outbox = self._place.memory, self._place.outbox
             newest = self._newest = await self._pool.run("publish", self._outbox.newest)
             # Without a file nothing can be read again: all of it is held, and `max_bytes` alone bounds it.
             most_held = _MOST_HELD if self._memory is None else sys.maxsize
@@ -196,16 +186,34 @@ class Publisher:
                 when_full=self._when_full,
                 on_accepted=self._on_accepted,
             )
+            await self._prepare_receipts(self._place)
             self._open = True
             if self._channel is not None:
                 await asyncio.gather(*(lane.open() for lane in self._lanes_of(self._channel, opened=False)))
         except BaseException:
             await self._release()
             raise
-        if self._database is not None:
+        if self._memory is None:
             self._relaying = asyncio.get_running_loop().create_task(self._relay())
             self._read_on()
+        if self._keeper is not None:
+            self._keeper.start()
         return self
+
+    async def _prepare_receipts(self, place: Place) -> None:
+        if self._receipts_channel is None:
+            await self._pool.run("publish", place.forget_sent)
+            return
+        self._keeper = ReceiptKeeper(
+            place.kept(self._require, self._ageing_s),
+            self._pool,
+            urls=[target if isinstance(target, str) else target[0] for target in self._targets],
+            channel=self._receipts_channel,
+            timeout_s=self._receipt_timeout_s,
+            send_again=self._send_again,
+            on_received=self._on_received,
+            is_behind=lambda: (self._backlog.next_range() or (sys.maxsize, 0))[0] <= self._newest,
+        )
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -318,12 +326,16 @@ class Publisher:
             waiting=self._unsettled,
             in_flight=sum(lane.state.in_flight for lane in lanes),
             buffered=self._intake.buffered,
+            received=0 if self._keeper is None else self._keeper.received,
+            sent_again=0 if self._keeper is None else self._keeper.sent_again,
         )
 
     @property
     def trouble(self) -> list[str]:
         """One sentence for each target that takes nothing at the moment."""
-        return [str(lane.trouble) for lanes in self._lanes.values() for lane in lanes if lane.trouble is not None]
+        troubles = [lane.trouble for lanes in self._lanes.values() for lane in lanes]
+        troubles += [self._keeper.trouble] if self._keeper is not None else []
+        return [str(trouble) for trouble in troubles if trouble is not None]
 
     def receipts(self, channel: str | None = None) -> list[rules.Receipt]:
         """The newest steps of the law, oldest first: what it saw, what it set, and why."""
@@ -385,6 +397,8 @@ class Publisher:
     def _hand_over(self, handles: list[Handle]) -> None:
         if not handles:
             return
+        if self._keeper is not None:
+            self._keeper.leaving(handles)
         channel = handles[0].channel
         if all(handle.channel == channel for handle in handles):
             for lane in self._lanes_of(channel):
@@ -395,27 +409,41 @@ class Publisher:
                 lane.add([handle])
 
     def _on_settled(self, handles: list[Handle]) -> None:
-        self._confirmed += len(handles)
-        self._forget(handles)
+        self._confirmed += len(handles) if self._keeper is None else self._keeper.settled(handles)
+        self._forget(handles, keep=self._keeper is not None)
+
+    def _send_again(self, handles: list[Handle]) -> None:
+        """These are in the outbox, confirmed, and nobody has sent a receipt."""
+        self._backlog.held += len(handles)
+        self._unsettled += len(handles)
+        self._hand_over(handles)
+
+    def _on_received(self) -> None:
+        self._intake.confirmed()
+        self._settled.set()
 
     def _on_rejected(self, handle: Handle, error: BrokerError) -> None:
         if handle._error is None and not handle.is_confirmed:
             self._rejected += 1
             handle._fail(Rejected(f"message {handle.id} cannot be published: {error}"))
+            if self._keeper is not None:
+                self._keeper.rejected(handle)
             self._forget([handle])
 
-    def _forget(self, handles: list[Handle]) -> None:
-        """These are done: out of memory, out of the store, and whoever waits for room may look again."""
+    def _forget(self, handles: list[Handle], *, keep: bool = False) -> None:
+        """These are done: out of memory, and out of the store unless kept there; whoever waits may look again."""
         self._backlog.held -= len(handles)
         self._unsettled -= len(handles)
-        if self._memory is not None:
+        if keep:
+            pass
+        elif self._memory is not None:
             self._memory.confirm([handle.seq for handle in handles])
         else:
             self._done += [handle.seq for handle in handles]
             if self._removing is None:
                 self._removing = asyncio.get_running_loop().create_task(self._remove())
-            if self._backlog.unread:
-                self._read_on()
+        if self._backlog.unread:
+            self._read_on()
         self._settled.set()
 
     async def _remove(self) -> None:
@@ -468,17 +496,27 @@ class Publisher:
 
     async def _finish(self) -> None:
         try:
-            await asyncio.wait_for(self.drain(), self._close_timeout_s)
+            await asyncio.wait_for(self._all_done(), self._close_timeout_s)
         except TimeoutError:
             if self._memory is not None:
                 reasons = "; ".join(self.trouble) or "the broker is slow"
+                kept = 0 if self._keeper is None else await self._keeper.waiting()
+                without = f", {kept} had no receipt" if kept else ""
                 raise Undelivered(
-                    f"{self._unsettled} messages were not confirmed within {self._close_timeout_s:g} s "
+                    f"{self._unsettled} messages were not confirmed{without} within {self._close_timeout_s:g} s "
                     f"({reasons}) and are lost, for the outbox is in memory: use a file, or raise close_timeout_s"
                 ) from None
 
+    async def _all_done(self) -> None:
+        """All is confirmed, and what would be lost with this process has its receipts."""
+        await self.drain()
+        if self._keeper is not None:
+            await (self._keeper.all_received() if self._memory is not None else self._keeper.marked())
+
     async def _release(self) -> None:
         self._open = False
+        if self._keeper is not None:
+            await self._keeper.close()
         for lanes in self._lanes.values():
             await asyncio.gather(*(lane.close() for lane in lanes))
         for task in (self._relaying, self._reading):
@@ -492,25 +530,5 @@ class Publisher:
             await asyncio.wait([removing], timeout=_RETRY_S)
             removing.cancel()
         await asyncio.to_thread(self._pool.close)
-        if self._database is not None:
-            self._database.close()
-        if self._lock is not None:
-            self._lock.close()
-
-
-def _locked(place: Path) -> IO[str]:
-    """Held until the process ends, however it ends: unlike a lease it needs no time to expire after kill -9."""
-    lock_path = place.with_name(place.name + ".publisher")
-    try:
-        lock = lock_path.open("a+")
-    except OSError as error:
-        raise StoreError(f"cannot write next to the outbox {place}: {error.strerror or error}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise OutboxInUse(
-            f"another publisher relays the outbox {place}: use that one, or give this one another file "
-            f"(this is process {os.getpid()})"
-        ) from None
-    return lock
+        if self._place is not None:
+            self._place.close()

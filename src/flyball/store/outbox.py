@@ -11,6 +11,8 @@ Order: within an urgency class messages leave in the order in which they were ac
 Between classes the message with the earliest due time leaves first, due = accepted + class · ageing, so a
 message of class u waits at most u · ageing longer than an urgent one (class 0) of the same moment: low classes
 wait and never starve.
+
+A message may be kept beyond the confirm, until a consumer's receipt: `store.sent`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ USUAL = 4
 _INSERT = """INSERT INTO flyball_outbox
     (id, channel, urgency, accepted_s, size_bytes, key, headers, event_time_s, content_type, body)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_COLUMNS = "id, channel, body, key, headers, event_time_s, content_type, urgency, accepted_s"
+COLUMNS = "id, channel, body, key, headers, event_time_s, content_type, urgency, accepted_s"
 # What SQLite itself spends on a message besides its contents, roughly: row, index entry, integers.
 _OVERHEAD_BYTES = 64
 
@@ -162,11 +164,12 @@ class Outbox:
         """
         rows = self._database.read(
             lambda t: t.execute(
-                f"SELECT seq, {_COLUMNS} FROM flyball_outbox WHERE seq BETWEEN ? AND ? ORDER BY seq LIMIT ?",
+                f"SELECT seq, {COLUMNS} FROM flyball_outbox "
+                "WHERE seq BETWEEN ? AND ? AND sent_s IS NULL ORDER BY seq LIMIT ?",
                 (first, last, limit),
             ).fetchall()
         )
-        return [_as_pending(row) for row in rows]
+        return [as_pending(row) for row in rows]
 
     def newest(self) -> int:
         """The highest sequence number that was ever given; 0: none. What is committed later gets a higher one."""
@@ -176,14 +179,14 @@ class Outbox:
         return 0 if row is None else int(row[0])
 
     def pending(self) -> tuple[int, int]:
-        """Messages accepted and not confirmed, taken ones included, and their bytes."""
+        """Messages that are kept (not confirmed, taken ones included, or without receipt), and their bytes."""
         row = self._database.read(
             lambda t: t.execute("SELECT messages, bytes FROM flyball_outbox_total").fetchone()
         )
         return int(row[0]), int(row[1])
 
     def oldest_accepted_s(self) -> float | None:
-        """When the oldest unconfirmed message was accepted (seconds since 1970); None: the outbox is empty."""
+        """When the oldest message that is kept was accepted (seconds since 1970); None: the outbox is empty."""
         row = self._database.read(
             lambda t: t.execute("SELECT accepted_s FROM flyball_outbox ORDER BY seq LIMIT 1").fetchone()
         )
@@ -212,7 +215,8 @@ class Outbox:
             ).fetchall()
         ]
         rows += transaction.execute(
-            "SELECT seq, accepted_s FROM flyball_outbox WHERE urgency = ? AND seq > ? ORDER BY seq LIMIT ?",
+            "SELECT seq, accepted_s FROM flyball_outbox "
+            "WHERE urgency = ? AND seq > ? AND sent_s IS NULL ORDER BY seq LIMIT ?",
             (urgency, self._cursor.get(urgency, 0), limit),
         ).fetchall()
         due_s = float("-inf")
@@ -260,12 +264,12 @@ def _row(message: OutboxMessage, now_s: float) -> tuple[Any, ...]:
 
 
 def _pending(transaction: Transaction, seq: int) -> Pending:
-    return _as_pending(
-        transaction.execute(f"SELECT seq, {_COLUMNS} FROM flyball_outbox WHERE seq = ?", (seq,)).fetchone()
+    return as_pending(
+        transaction.execute(f"SELECT seq, {COLUMNS} FROM flyball_outbox WHERE seq = ?", (seq,)).fetchone()
     )
 
 
-def _as_pending(row: Sequence[Any]) -> Pending:
+def as_pending(row: Sequence[Any]) -> Pending:
     seq, id, channel, body, key, carried, event_time_s, content_type, urgency, accepted_s = row
     headers = {} if carried is None else {name: _restored(value) for name, value in json.loads(carried).items()}
     message = OutboxMessage(id, channel, body, key, headers, event_time_s, content_type, urgency)

@@ -73,6 +73,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "INSERT INTO flyball_document_version VALUES (1, 0)",
         "CREATE TABLE flyball_loop_state (name TEXT PRIMARY KEY, state TEXT NOT NULL)",
     ),
+    (
+        # When a broker confirmed a message that is kept until its receipt; NULL: not confirmed. The indexes hold
+        # such messages only, so others cost nothing.
+        "ALTER TABLE flyball_outbox ADD COLUMN sent_s REAL",
+        "CREATE INDEX flyball_outbox_sent ON flyball_outbox (sent_s) WHERE sent_s IS NOT NULL",
+        "CREATE INDEX flyball_outbox_receipt ON flyball_outbox (id) WHERE sent_s IS NOT NULL",
+    ),
 )
 
 

@@ -1,0 +1,58 @@
+"""Messages of an outbox that a broker has confirmed and that are kept until a consumer's receipt.
+
+They stay where they are and only get a time: `Outbox.take` and `Outbox.read` pass them over, and what waits too
+long for its receipt can be sent again, under its own id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from flyball.store.outbox import COLUMNS, Pending, as_pending
+from flyball.store.protocol import Database
+
+
+class SentMessages:
+    """The messages of this database's outbox that wait for a receipt."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._clock = clock
+
+    def mark(self, seqs: Iterable[int]) -> None:
+        """A broker has these. Not waited for on disk: forgetting it sends a message again, with the same id."""
+        now_s = self._clock()
+        rows = [(now_s, seq) for seq in seqs]
+        self._database.write(
+            lambda t: t.executemany("UPDATE flyball_outbox SET sent_s = ? WHERE seq = ?", rows), durable=False
+        )
+
+    def received(self, ids: Iterable[str]) -> int:
+        """Consumers have these: forget them; how many were kept. Durable: a receipt comes once."""
+        rows = [(id,) for id in ids]
+        return self._database.write(
+            lambda t: (
+                t.executemany("DELETE FROM flyball_outbox WHERE id = ? AND sent_s IS NOT NULL", rows).rowcount
+            )
+        )
+
+    def overdue(self, timeout_s: float, limit: int) -> list[Pending]:
+        """Sent at least `timeout_s` ago and without receipt, longest first, at most `limit`."""
+        rows = self._database.read(
+            lambda t: t.execute(
+                f"SELECT seq, {COLUMNS} FROM flyball_outbox WHERE sent_s <= ? ORDER BY sent_s LIMIT ?",
+                (self._clock() - timeout_s, limit),
+            ).fetchall()
+        )
+        return [as_pending(row) for row in rows]
+
+    def count(self) -> int:
+        row = self._database.read(
+            lambda t: t.execute("SELECT COUNT(*) FROM flyball_outbox WHERE sent_s IS NOT NULL").fetchone()
+        )
+        return int(row[0])
+
+    def forget_all(self) -> None:
+        """Nobody waits for receipts any more: what is confirmed goes."""
+        self._database.write(lambda t: t.execute("DELETE FROM flyball_outbox WHERE sent_s IS NOT NULL"))

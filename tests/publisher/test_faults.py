@@ -1,0 +1,169 @@
+"""A publisher and a RabbitMQ in trouble: frozen, killed, out of memory, behind a network that stalls.
+
+In each case the program goes on publishing meanwhile. Nothing accepted is lost, nothing dropped, what waits stays
+within its bounds, and afterwards it goes on by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flyball import Publisher
+from flyball.brokers import connect
+from flyball.servers.proxy import FaultProxy
+from flyball.servers.rabbitmq import RabbitMqNode, installed
+
+pytestmark = pytest.mark.skipif(
+    not installed(), reason="needs a broker of its own to harm: apt-get install rabbitmq-server"
+)
+
+BUFFER = 20
+MAX_BYTES = 60_000
+BODY = bytes(1000)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RabbitMqNode]:
+    """A node that these tests may kill, freeze and starve; each leaves it running."""
+    with RabbitMqNode(plugins=()) as node:
+        yield node
+
+
+class Program:
+    """Publishes numbered messages from several tasks until told to stop, and watches the bounds."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._stop = asyncio.Event()
+        self.accepted: list[str] = []
+        self.most_buffered = self.most_bytes = 0
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._work(number) for number in range(2 * BUFFER)), self._watch())
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    async def _work(self, worker: int) -> None:
+        number = 0
+        while not self._stop.is_set():
+            handle = await self._publisher.publish(BODY, id=f"{worker}-{number}")
+            assert handle.accepted
+            self.accepted.append(handle.id)
+            number += 1
+            await asyncio.sleep(0.01)
+
+    async def _watch(self) -> None:
+        while not self._stop.is_set():
+            self.most_buffered = max(self.most_buffered, self._publisher.counters.buffered)
+            self.most_bytes = max(self.most_bytes, self._publisher._outbox.pending()[1])
+            await asyncio.sleep(0.01)
+
+
+async def arrived(url: str, queue: str, expected: set[str]) -> list[str]:
+    """Ids in the order of arrival, repeats included, until all that is expected came."""
+    found: list[str] = []
+    async with await connect(f"{url}?dedup_ids=0") as broker:
+        receiver = await broker.receiver(queue, window=5000)
+        while not expected <= set(found):
+            got = await receiver.receive(1000)
+            found += [delivery.message.id for delivery in got]
+            await receiver.ack(*got)
+        await receiver.close()
+        await broker.delete(queue)
+    return found
+
+
+async def published_through(
+    url: str, node: RabbitMqNode, outbox: Path, queue: str, begin: Callable[[], object], end: Callable[[], object]
+) -> None:
+    """Publish before, during and after the trouble; during it the bounds are reached and hold."""
+    async with Publisher(
+        url,
+        channel=queue,
+        outbox=outbox,
+        declare="queue",
+        buffer=BUFFER,
+        max_bytes=MAX_BYTES,
+        close_timeout_s=600.0,
+    ) as publisher:
+        program = Program(publisher)
+        running = asyncio.create_task(program.run())
+        while publisher.counters.confirmed < 200:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(begin)
+        try:
+            while program.most_bytes < 0.9 * MAX_BYTES or program.most_buffered < BUFFER:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(1.5)
+            assert not running.done()
+        finally:
+            await asyncio.to_thread(end)
+        before = publisher.counters.confirmed
+        while publisher.counters.confirmed < before + 300:
+            await asyncio.sleep(0.01)
+        program.stop()
+        await running
+        await publisher.drain()
+        counters = publisher.counters
+    assert program.most_buffered <= BUFFER
+    assert program.most_bytes <= MAX_BYTES
+    assert counters.dropped == counters.refused == counters.rejected == counters.waiting == 0
+    assert counters.accepted == len(program.accepted) == counters.confirmed
+    found = await arrived(node.amqp_url, queue, set(program.accepted))
+    assert set(found) == set(program.accepted)
+
+
+def test_a_frozen_broker_that_comes_back(node: RabbitMqNode, tmp_path: Path) -> None:
+    asyncio.run(
+        published_through(node.amqp_url, node, tmp_path / "o.db", "frozen", node.pause, node.resume),
+    )
+
+
+def test_a_broker_with_a_memory_alarm(node: RabbitMqNode, tmp_path: Path) -> None:
+    asyncio.run(
+        published_through(
+            node.amqp_url,
+            node,
+            tmp_path / "o.db",
+            "alarm",
+            lambda: node.set_memory_alarm(True),
+            lambda: node.set_memory_alarm(False),
+        )
+    )
+
+
+def test_a_network_that_stalls(node: RabbitMqNode, tmp_path: Path) -> None:
+    with FaultProxy(node.ports.amqp) as proxy:
+        url = f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
+        asyncio.run(published_through(url, node, tmp_path / "o.db", "stalled", proxy.stall, proxy.flow))
+
+
+def test_a_killed_broker_and_the_order_of_an_ordered_publisher(node: RabbitMqNode, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Publisher(
+            node.amqp_url,
+            channel="ordered",
+            outbox=tmp_path / "o.db",
+            declare="queue",
+            ordered=True,
+            close_timeout_s=600.0,
+        ) as publisher:
+            ids: list[str] = []
+            kills = 0
+            while kills < 2 or len(ids) < 3000:
+                handle = await publisher.publish(b"", id=f"{len(ids)}")
+                ids.append(handle.id)
+                if kills < 2 and publisher.counters.confirmed > 1000 * (kills + 1):
+                    kills += 1
+                    await asyncio.to_thread(node.kill)
+                    await asyncio.to_thread(node.start)
+            await publisher.drain()
+        found = await arrived(node.amqp_url, "ordered", set(ids))
+        assert list(dict.fromkeys(found)) == ids
+
+    asyncio.run(main())

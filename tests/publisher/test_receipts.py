@@ -1,0 +1,207 @@
+"""Messages stay in the outbox until a consumer's receipt, and are published again when there is none in time."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flyball import Publisher
+from flyball.brokers import Broker, Message, Receiver, connect
+from flyball.brokers.receipts import Receipts
+from flyball.errors import InvalidValue
+from flyball.publisher.publisher import Undelivered
+from flyball.store import Outbox, SqliteDatabase
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory" if request.param == "memory" else str(tmp_path / "outbox.db")
+
+
+@pytest.fixture(params=["memory", "rabbitmq", "kafka"])
+def url(request: pytest.FixtureRequest) -> str:
+    fixture = {"rabbitmq": "amqp_url", "kafka": "kafka_url"}.get(request.param)
+    return f"memory://{uuid.uuid4().hex}" if fixture is None else str(request.getfixturevalue(fixture))
+
+
+@pytest.fixture
+def memory_url() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def keeping(url: str, channel: str, outbox: str | Path, timeout_s: float = 600.0) -> Publisher:
+    return Publisher(
+        url,
+        channel=channel,
+        outbox=outbox,
+        declare="log" if url.startswith("kafka") else "queue",
+        keep_until="receipt",
+        receipt_timeout_s=timeout_s,
+        close_timeout_s=60.0,
+    )
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+async def reader(broker: Broker, channel: str) -> Receiver:
+    if broker.capabilities.queues:
+        await broker.declare(channel)
+        return await broker.receiver(channel)
+    await broker.declare(channel, "log")
+    return await broker.subscribe(channel, "readers", start="earliest")
+
+
+async def consume(receiver: Receiver, receipts: Receipts | None, count: int) -> list[str]:
+    """As many messages, with a receipt for each; None: without."""
+    ids: list[str] = []
+    while len(ids) < count:
+        got = await receiver.receive(count - len(ids))
+        ids += [delivery.message.id for delivery in got]
+        if receipts is not None:
+            await receipts.send(*(delivery.message.id for delivery in got))
+        await receiver.ack(*got)
+    return ids
+
+
+def kept(place: str | Path) -> int:
+    with SqliteDatabase(place) as database:
+        return Outbox(database).pending()[0]
+
+
+def test_messages_stay_until_their_receipt(url: str, outbox: str) -> None:
+    channel = f"orders-{uuid.uuid4().hex[:8]}"
+
+    async def main() -> None:
+        async with await connect(url) as broker, keeping(url, channel, outbox) as publisher:
+            receiver = await reader(broker, channel)
+            receipts = await Receipts.open(broker, f"{channel}.receipts")
+            handles = await publisher.publish_many(Message(b"%d" % n) for n in range(10))
+            await asyncio.gather(*(handle.confirmed() for handle in handles))
+            assert publisher._outbox.pending()[0] == 10
+            first = await consume(receiver, receipts, 6)
+            await until(lambda: publisher.counters.received == 6)
+            assert publisher._outbox.pending()[0] == 4
+            rest = await consume(receiver, receipts, 4)
+            await until(lambda: publisher.counters.received == 10)
+            assert publisher._outbox.pending() == (0, 0)
+            assert {*first, *rest} == {handle.id for handle in handles}
+            assert publisher.counters.sent_again == 0
+            await receiver.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("broker_kind", ["memory", "rabbitmq"])
+def test_what_a_broker_lost_after_its_confirm_comes_again_under_its_own_id(
+    broker_kind: str, outbox: str, memory_url: str, request: pytest.FixtureRequest
+) -> None:
+    url = memory_url if broker_kind == "memory" else str(request.getfixturevalue("amqp_url"))
+    channel = f"orders-{uuid.uuid4().hex[:8]}"
+
+    async def main() -> None:
+        async with await connect(url) as broker, keeping(url, channel, outbox, 0.3) as publisher:
+            handles = await publisher.publish_many(Message(b"%d" % n) for n in range(20))
+            await asyncio.gather(*(handle.confirmed() for handle in handles))
+            await broker.purge(channel)  # as if its disk had been lost
+            receiver = await broker.receiver(channel)
+            receipts = await Receipts.open(broker, f"{channel}.receipts")
+            ids: set[str] = set()
+            while len(ids) < 20:
+                ids.update(await consume(receiver, receipts, 1))
+            await until(lambda: publisher.counters.received == 20)
+            assert ids == {handle.id for handle in handles}
+            assert publisher.counters.sent_again >= 20
+            assert (publisher.counters.accepted, publisher.counters.confirmed) == (20, 20)
+            await receiver.close()
+            await broker.delete(channel)
+
+    asyncio.run(main())
+
+
+def test_receipts_and_what_has_none_survive_a_restart(memory_url: str, tmp_path: Path) -> None:
+    place = tmp_path / "outbox.db"
+
+    async def main() -> None:
+        async with await connect(memory_url) as broker:
+            async with keeping(memory_url, "orders", place) as publisher:
+                handles = await publisher.publish_many(Message(b"%d" % n) for n in range(10))
+            assert kept(place) == 10
+            receiver = await broker.receiver("orders")
+            receipts = await Receipts.open(broker, "orders.receipts")
+            await consume(receiver, receipts, 7)  # while no publisher is there
+            await consume(receiver, None, 3)
+            async with keeping(memory_url, "orders", place, 0.5) as publisher:
+                await until(lambda: publisher.counters.received == 7)
+                again = await consume(receiver, receipts, 3)
+                await until(lambda: publisher.counters.received == 10)
+                assert again == [handle.id for handle in handles[7:]]
+            assert kept(place) == 0
+
+    asyncio.run(main())
+
+
+def test_a_receipt_that_comes_before_the_confirm_is_not_lost(memory_url: str, outbox: str) -> None:
+    async def main() -> None:
+        async with await connect(memory_url) as broker:
+            await broker.declare("orders", max_bytes=100)
+            sender = await broker.sender("orders")
+            await sender.send_batch([Message(bytes(100), "stopper")])
+            async with keeping(memory_url, "orders", outbox) as publisher:
+                handle = await publisher.publish(b"x", id="early")
+                await (await Receipts.open(broker, "orders.receipts")).send("early")
+                await asyncio.sleep(0.1)
+                assert publisher.counters.received == 0
+                await broker.purge("orders")
+                await handle.confirmed()
+                await until(lambda: publisher.counters.received == 1)
+                assert publisher._outbox.pending() == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_a_publisher_that_wants_no_receipts_forgets_what_an_earlier_one_kept_for_them(
+    memory_url: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "outbox.db"
+
+    async def main() -> None:
+        async with keeping(memory_url, "orders", place) as publisher:
+            await publisher.publish(b"confirmed")
+        assert kept(place) == 1
+        async with Publisher(memory_url, channel="orders", outbox=place):
+            pass
+        assert kept(place) == 0
+
+    asyncio.run(main())
+
+
+def test_closing_says_how_many_have_no_receipt_where_nothing_keeps_them(memory_url: str) -> None:
+    async def main() -> None:
+        publisher = keeping(memory_url, "orders", "memory")
+        publisher._close_timeout_s = 0.2
+        with pytest.raises(Undelivered, match=r"0 messages were not confirmed, 1 had no receipt within 0\.2 s"):
+            async with publisher:
+                await publisher.publish(b"x")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"keep_until": "later"}, "keep_until is 'confirm' or 'receipt', got 'later'"),
+        ({"keep_until": "receipt", "receipt_timeout_s": 0.0}, "seconds above 0, got 0.0"),
+        ({"receipts": "r"}, "only with keep_until='receipt'"),
+        ({"keep_until": "receipt", "ordered": True, "producer": "p"}, "drops what producer='p' sends again"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, object], reason: str) -> None:
+    with pytest.raises(InvalidValue, match=reason):
+        Publisher("memory://", channel="orders", outbox="memory", **options)

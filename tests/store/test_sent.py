@@ -1,0 +1,30 @@
+"""Confirmed messages that wait for a receipt: passed over, received by id, overdue after a time."""
+
+from __future__ import annotations
+
+from flyball.store import Outbox, OutboxMessage, SqliteDatabase
+from flyball.store.sent import SentMessages
+
+
+def test_sent_messages_wait_for_their_receipt_and_are_passed_over_meanwhile(database: SqliteDatabase) -> None:
+    now_s = [100.0]
+    outbox = Outbox(database)
+    sent = SentMessages(database, clock=lambda: now_s[0])
+    one, two, three, _ = outbox.append([OutboxMessage(f"m{n}", "q", b"%d" % n) for n in range(1, 5)])
+    sent.mark([one, two])
+    now_s[0] = 105.0
+    sent.mark([three])
+    assert sent.count() == 3
+    assert [pending.message.id for pending in outbox.read(1, 9, 10)] == ["m4"]
+    assert [pending.message.id for pending in outbox.take(10)] == ["m4"]
+    assert outbox.pending()[0] == 4
+    assert sent.overdue(6.0, 10) == []
+    now_s[0] = 106.0
+    assert [(late.seq, late.message.body) for late in sent.overdue(6.0, 10)] == [(one, b"1"), (two, b"2")]
+    assert len(sent.overdue(6.0, 1)) == 1
+    assert sent.received(["m2", "m4", "unknown"]) == 1  # m4 is not confirmed yet
+    assert outbox.pending()[0] == 3
+    sent.mark([one])
+    assert sent.overdue(6.0, 10) == []
+    sent.forget_all()
+    assert (sent.count(), outbox.pending()[0]) == (0, 1)
