@@ -233,6 +233,19 @@ def test_urgent_messages_overtake_and_low_ones_do_not_starve(url: str, outbox: s
     asyncio.run(main())
 
 
+def test_an_urgent_message_is_stored_before_a_burst_that_came_earlier(url: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        publisher = Publisher(url, channel="orders", outbox=tmp_path / "o.db", declare="queue")
+        async with publisher, asyncio.TaskGroup() as group:
+            group.create_task(publisher.publish_many([Message(b"low") for _ in range(5000)], urgency=9))
+            await asyncio.sleep(0)
+            assert publisher.counters.buffered == 5000
+            urgent = await publisher.publish(b"urgent", urgency=0)
+            assert urgent.seq <= 501
+
+    asyncio.run(main())
+
+
 class Failing:
     """A sender that fails at random, before or after it has stored a part of the batch."""
 

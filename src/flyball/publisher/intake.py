@@ -1,7 +1,8 @@
 """The receive side: a finite buffer of messages that wait to be safe in the outbox, written together.
 
 Whoever publishes waits for the commit that holds its message. While one commit is under way the next one gathers,
-so the busier it is the more messages share the wait for the disk, and a lone message waits for nobody.
+so the busier it is the more messages share the wait for the disk, and a lone message waits for nobody. Urgent
+messages wait for the commit that is under way, not for what else has gathered.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Intake:
         self._outbox, self._pool, self._accounting = outbox, pool, accounting
         self._capacity, self._when_full, self._on_accepted = capacity, when_full, on_accepted
         self._groups: deque[_Group] = deque()
+        self._urgent: deque[_Group] = deque()
         self._buffered = 0
         self._writing: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
@@ -99,10 +101,11 @@ class Intake:
             await asyncio.gather(self._writing, return_exceptions=True)
 
     def _group(self, handle: Handle) -> _Group:
-        group = self._groups[-1] if self._groups else None
+        groups = self._urgent if handle.urgency == 0 else self._groups
+        group = groups[-1] if groups else None
         if group is None or len(group.handles) >= _MOST_TOGETHER or group.bytes >= _MOST_BYTES_TOGETHER:
             group = _Group()
-            self._groups.append(group)
+            groups.append(group)
         group.handles.append(handle)
         group.bytes += handle.size_bytes
         self._buffered += 1
@@ -112,8 +115,8 @@ class Intake:
 
     async def _write(self) -> None:
         try:
-            while self._groups:
-                group = self._groups.popleft()
+            while groups := self._urgent or self._groups:
+                group = groups.popleft()
                 try:
                     await self._store(group.handles)
                 except Exception as error:  # whatever it is, nobody must wait for a commit that will not come
