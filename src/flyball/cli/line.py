@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from flyball.brokers import connect
 from flyball.brokers.url import BrokerUrl
 from flyball.cli.demo_consumer import Consumed, consume_at_goals
 from flyball.cli.output import note
@@ -24,7 +23,7 @@ from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
 from flyball.pipeline.runner import RunningPipeline, open_pipeline
 from flyball.pipeline.spool import Spooler
-from flyball.publisher.feed import Events, Feed
+from flyball.publisher.feed import Events, Fed, Feed
 
 _REPORT_EVERY_S = 2.0
 
@@ -116,6 +115,8 @@ class Outcome:
     """Control loops that were at work."""
     finished: bool
     """False: stopped by a signal or by the time limit while input was left."""
+    publisher: dict[str, Any] | None
+    """What the publisher's loop had found at the end; None: somebody else published."""
     consumed: Consumed | None = None
     """What a consumer of the results has to say, where one ran beside."""
 
@@ -190,9 +191,10 @@ async def run_line(
         await stopping
     narrator.say("stopped; counting what the logs hold")
     found = await asyncio.to_thread(audit, url, config.pipeline, pipeline.totals, complete=complete)
+    publisher = feeding.result()
     consumed = None if consuming is None else consuming.result()
-    loops = config.pipeline.lanes.loops + (consumed is not None)
-    return Outcome(found, narrator.seconds, narrator.first_alert_s, loops, complete, consumed)
+    loops = config.pipeline.lanes.loops + (publisher is not None) + (consumed is not None)
+    return Outcome(found, narrator.seconds, narrator.first_alert_s, loops, complete, publisher, consumed)
 
 
 async def _feed(
@@ -202,22 +204,24 @@ async def _feed(
     narrator: Narrator,
     pipeline: RunningPipeline,
     feed_for_s: float | None,
-) -> None:
+) -> dict[str, Any] | None:
+    """Publish the source; what the publisher's loop had found at the end."""
     if isinstance(config.source, NoSource):
         while not stop.is_set() and not (config.pipeline.fed_by and pipeline.ended):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), timeout=1.0)
-        return
+        return None
     if isinstance(config.source, QueueSource):
         await Spooler(config.source.url, config.source.queue, url, config.pipeline.input).run(stop)
-        return
+        return None
     deadline = None if feed_for_s is None else time.monotonic() + feed_for_s
     events = _until(config.source.bodies(), deadline)
     feed = Feed(config.pipeline.input, events, END_OF_INPUT, per_second=config.source.per_second)
-    async with await connect(url) as broker:
-        async for published in feed.run(broker, stop):
-            done = pipeline.totals.events_in
-            narrator.report(f"{published:,} events published, {done:,} through tier 1, {narrator.alerts} alerts")
+    fed: Fed | None = None
+    async for fed in feed.run(url, stop):
+        done = pipeline.totals.events_in
+        narrator.report(f"{fed.events:,} events published, {done:,} through tier 1, {narrator.alerts} alerts")
+    return None if fed is None else fed.publisher
 
 
 def _until(events: Events, deadline: float | None) -> Events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,6 +39,8 @@ def show(outcome: Outcome, *, json: bool) -> None:
         document: dict[str, object] = {name: getattr(found, name) for name in names}
         document |= {"late": found.late, "disordered": found.disordered, "waiting": found.waiting}
         document |= {"loops": outcome.loops, "seconds": round(outcome.seconds, 3)}
+        if outcome.publisher is not None:
+            document["publisher"] = outcome.publisher
         if outcome.consumed is not None:
             document["consumer"] = asdict(outcome.consumed)
         print_json(document)
@@ -54,9 +56,20 @@ def show(outcome: Outcome, *, json: bool) -> None:
         ("duplicated", found.duplicated),
         ("alerts", found.alerts),
         ("seconds", round(outcome.seconds, 1)),
+        *_publisher_rows(outcome.publisher),
         *_consumer_rows(outcome.consumed),
     ]
     typer.echo(table(rows))
+
+
+def _publisher_rows(publisher: dict[str, Any] | None) -> list[tuple[str, object]]:
+    """What the publisher's loop set and what it had measured."""
+    if publisher is None or "knee" not in publisher:
+        return []
+    batches, trip_ms = publisher["batches"], 1000 * publisher["round_trip_s"]
+    sent = f"{batches:,} batches, {publisher['confirmed'] / max(1, batches):.1f} events each"
+    knee = f"knee {publisher['knee']:.0f} = {publisher['rate']:,.0f}/s x {trip_ms:.2f} ms"
+    return [("publisher", f"{sent}; window {publisher['window']:.0f}; {knee}")]
 
 
 def _consumer_rows(consumed: Consumed | None) -> list[tuple[str, object]]:

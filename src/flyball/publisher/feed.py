@@ -1,31 +1,46 @@
-"""Feeds a numbered sequence of events into a log, each exactly once, at a given pace.
+"""Feeds a numbered sequence of events into a log, each exactly once and in order, at a given pace.
 
 The log knows the highest number it holds of this producer, so a feed that was killed asks it and goes on with the
-next event: nothing is kept here, and nothing is sent twice.
+next event: nothing is kept here, and nothing is stored twice. In between an ordered `Publisher` finds out how much
+the broker takes at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from flyball.brokers import Broker, Message, Sender
+from flyball.brokers import Broker, Message, connect
 from flyball.brokers.backoff import delays_s
-from flyball.brokers.port import BrokerError
 from flyball.errors import FlyballError
+from flyball.publisher.entry import Handle
+from flyball.publisher.publisher import Publisher, Undelivered
 
 Events = Callable[[int], Iterator[bytes]]
 """The events from a given number on."""
 
 _PACE_S = 0.05
-_LARGEST_BATCH = 1000
+_LARGEST_GROUP = 1000
+_MOST_WAITING = 10_000
+_PATIENCE_S = 60.0
 _ATTEMPTS = 30
 
 
 class FeedFailed(FlyballError, RuntimeError):
-    """The broker did not take an event after all attempts; a later run continues with that event."""
+    """The broker did not take an event; a later run continues with that event."""
+
+
+class Fed(NamedTuple):
+    """How many events the log holds, and the publisher's settings and estimates (`Publisher.telemetry`)."""
+
+    events: int
+    publisher: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,42 +56,72 @@ class Feed:
     producer: str = "feed"
     per_second: float | None = None
 
-    async def run(self, broker: Broker, stop: asyncio.Event) -> AsyncIterator[int]:
-        """Send, yielding after each batch how many events the log holds, until the end or until `stop` is set."""
-        await broker.declare(self.log, "log")
-        sender = await broker.sender(self.log, producer=self.producer)
-        last = await sender.last_sequence()
-        number = 0 if last is None else last + 1
-        remaining = self.events(number)
-        clock = asyncio.get_running_loop().time
-        started, first = clock(), number
-        while not stop.is_set():
-            wanted = _LARGEST_BATCH
-            if self.per_second is not None:
-                due = first + int((clock() - started) * self.per_second) + 1
-                wanted = min(wanted, due - number)
-            bodies = list(itertools.islice(remaining, max(0, wanted)))
-            if wanted > 0 and not bodies:
-                # Numbered apart from the events, by how many there were: one mark for each end the input had.
-                marks = await broker.sender(self.log, producer=f"{self.producer}-end")
-                await self._deliver(marks, [self.end_mark], number)
-                yield number
-                return
-            if bodies:
-                await self._deliver(sender, bodies, number)
-                number += len(bodies)
-                yield number
-            if self.per_second is not None:
-                await asyncio.sleep(_PACE_S)
+    async def run(self, url: str, stop: asyncio.Event) -> AsyncIterator[Fed]:
+        """Publish, telling now and then how far it is, until the end or until `stop` is set."""
+        async with await connect(url) as broker:
+            await broker.declare(self.log, "log")
+            last = await (await broker.sender(self.log, producer=self.producer)).last_sequence()
+            first = 0 if last is None else last + 1
+            publisher = Publisher(
+                url,
+                channel=self.log,
+                outbox="memory",
+                ordered=True,
+                producer=self.producer,
+                first_sequence=first,
+                close_timeout_s=1.0,
+            )
+            number = first
+            # What does not leave in time after a stop is no loss: the next run generates it again.
+            with suppress(Undelivered):
+                async with publisher:
+                    async for number in self._publish(publisher, first, stop):  # noqa: B007
+                        yield Fed(first + publisher.counters.confirmed, publisher.telemetry()[0])
+            if not stop.is_set():
+                await self._mark(broker, number)
+                yield Fed(number, publisher.telemetry()[0])
 
-    async def _deliver(self, sender: Sender, bodies: list[bytes], number: int) -> None:
-        """Send until all are in the log; it drops what it has already."""
-        messages = [Message(body, id=f"{self.producer}-{number + i}") for i, body in enumerate(bodies)]
-        errors: list[BrokerError] = []
+    async def _mark(self, broker: Broker, number: int) -> None:
+        # Numbered apart from the events, by how many there were: one mark for each end the input had.
+        sender = await broker.sender(self.log, producer=f"{self.producer}-end")
+        mark = Message(self.end_mark, id=f"{self.producer}-end-{number}")
         for pause_s in delays_s(_ATTEMPTS):
-            results = await sender.send_batch(messages, sequence=number)
-            errors = [result.error for result in results if result.error is not None]
-            if not errors:
+            (result,) = await sender.send_batch([mark], sequence=number)
+            if result.error is None:
                 return
             await asyncio.sleep(pause_s)
-        raise FeedFailed(f"log {self.log!r} did not take event {number} after {_ATTEMPTS} attempts: {errors[0]}")
+        raise FeedFailed(f"log {self.log!r} did not take the mark after event {number}: {result.error}")
+
+    async def _publish(self, publisher: Publisher, first: int, stop: asyncio.Event) -> AsyncIterator[int]:
+        """Numbers of the next event, until all events are confirmed or `stop` is set."""
+        number, remaining, ended = first, self.events(first), False
+        clock = time.monotonic
+        started_s = progress_s = clock()
+        confirmed = 0
+        under_way: deque[Handle] = deque()
+        while not stop.is_set():
+            counters = publisher.counters
+            if counters.confirmed > confirmed or not counters.waiting:
+                confirmed, progress_s = counters.confirmed, clock()
+            while under_way and under_way[0].is_confirmed:
+                under_way.popleft()
+            if counters.rejected:
+                await asyncio.gather(*(handle.confirmed() for handle in under_way))  # raises its error
+            if clock() - progress_s > _PATIENCE_S:
+                reason = "; ".join(publisher.trouble) or "it does not answer"
+                raise FeedFailed(
+                    f"log {self.log!r} has taken no event after {first + confirmed} for a minute: {reason}"
+                )
+            if ended and not counters.waiting:
+                return
+            wanted = min(_LARGEST_GROUP, _MOST_WAITING - counters.waiting)
+            if self.per_second is not None:
+                wanted = min(wanted, first + int((clock() - started_s) * self.per_second) + 1 - number)
+            bodies = list(itertools.islice(remaining, max(0, wanted)))
+            ended = ended or (wanted > 0 and not bodies)
+            under_way += await publisher.publish_many(
+                Message(body, id=f"{self.producer}-{number + at}") for at, body in enumerate(bodies)
+            )
+            number += len(bodies)
+            yield number
+            await asyncio.sleep(_PACE_S if self.per_second is not None else 0.0 if bodies else 0.002)
