@@ -34,6 +34,24 @@ def mean_latency_s(source: Source, after_s: float = 2.0) -> float:
     return statistics.fmean(latency_s for time_s, latency_s in source.latencies if time_s >= after_s)
 
 
+@given(window=st.integers(1, 500), urgent=st.integers(0, 50), more=st.integers(0, 50))
+def test_urgent_messages_do_not_wait_for_room_that_others_take(window: int, urgent: int, more: int) -> None:
+    """Beyond a full window an eighth of it is theirs, and nobody else's."""
+    policy = rules.Policy(catalogue.make("static", batch=1, window=window))
+    state = rules.start(policy, 0.0)
+    state, decisions = rules.decide(policy, state, rules.Accepted(0.0, window + 10))
+    assert state.in_flight == sum(batch.count for batch in decisions.send) == window
+    share = max(1, window // 8)
+    sent = 0
+    for count in (urgent, more):
+        events = (rules.Accepted(1.0, count), rules.Urgent(1.0, state.urgent + count))
+        state, decisions = rules.decide(policy, state, *events)
+        sent += sum(batch.count for batch in decisions.send)
+    assert sent == min(urgent + more, share)
+    assert state.in_flight == window + sent
+    assert state.urgent == urgent + more - sent
+
+
 @pytest.mark.parametrize("law", ["static", "auto"])
 def test_an_ordered_publisher_has_one_batch_on_the_way_and_keeps_up_by_larger_ones(law: str) -> None:
     policy = rules.Policy(catalogue.make(law), ordered=True)

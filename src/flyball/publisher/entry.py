@@ -141,6 +141,11 @@ class ReadyQueue:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def urgent(self) -> int:
+        """Messages of the most urgent class."""
+        return 0 if self._ordered else len(self._classes[0])
+
     def add(self, handles: Iterable[Handle]) -> None:
         for handle in handles:
             self._classes[0 if self._ordered else handle.urgency].append(handle)

@@ -180,6 +180,8 @@ class Lane:
     def _tell(self, *events: rules.Event) -> None:
         if self._closed:
             return
+        if self._queue.urgent != self._state.urgent:
+            events = (*events, rules.Urgent(events[-1].now_s, self._queue.urgent))
         self._state, decisions = rules.decide(self._policy, self._state, *events)
         self.receipts.extend(decisions.receipts)
         for batch in decisions.send:

@@ -75,6 +75,14 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
+class Urgent:
+    """So many of the waiting messages are of the most urgent class now."""
+
+    now_s: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Confirmed:
     """The broker has the batch."""
 
@@ -113,7 +121,7 @@ class Timer:
     now_s: float
 
 
-Event: TypeAlias = Accepted | Withdrawn | Confirmed | Failed | Blocked | Unblocked | Timer
+Event: TypeAlias = Accepted | Withdrawn | Urgent | Confirmed | Failed | Blocked | Unblocked | Timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +149,8 @@ class State:
     law: Any
     command: Batching
     pending: int = 0
+    urgent: int = 0
+    """How many of them are of the most urgent class."""
     in_flight: int = 0
     handing: int = 0
     """Messages of the present batch that are not handed over yet."""
@@ -207,6 +217,8 @@ def _take_in(policy: Policy, state: State, event: Event, receipts: list[Receipt]
         case Withdrawn(count=count):
             pending = state.pending - count
             state = replace(state, pending=pending, handing=min(state.handing, pending))
+        case Urgent(count=count):
+            state = replace(state, urgent=count)
         case Confirmed(batch=batch):
             state = _confirm(policy, state, batch, now_s, receipts)
         case Failed(batch=batch, back=back, retry_s=retry_s):
@@ -291,16 +303,19 @@ def _send(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -
         wanted = min(state.handing, state.pending)
         piece = min(int(state.command.most) // _PIECES, int(state.command.window) // _PIECES_OF_WINDOW)
         piece = min(wanted, max(1, piece))
-        if room < piece and state.in_flight > 0:
-            state = replace(state, held_s=now_s)
-            break
         count = min(wanted, max(room, 1))
+        if room < piece and state.in_flight > 0:
+            # A part beyond the window is kept for urgent messages: they do not wait for room that others take.
+            count = min(wanted, state.urgent, room + max(1, int(state.command.window) // _PIECES_OF_WINDOW))
         if count < wanted:
             state = replace(state, held_s=now_s)
+        if count < 1:
+            break
         sends.append(Batch(count, now_s))
         state = replace(
             state,
             pending=state.pending - count,
+            urgent=max(0, state.urgent - count),
             handing=state.handing - count,
             in_flight=state.in_flight + count,
             progress_s=now_s if state.in_flight == 0 else state.progress_s,
