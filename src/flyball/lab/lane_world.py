@@ -12,19 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from flyball.control.filters import ewma
 from flyball.errors import require
 from flyball.loops.policy import Receipt
 from flyball.pipeline import policy
 from flyball.pipeline.flow import Admission
-from flyball.pipeline.policy import Balancer, FlowControl
+from flyball.pipeline.policy import Balancer, FlowControl, LaneDelay
 from flyball.pipeline.queues import Level
 from flyball.twin.lanes import LaneLaw, LaneTwin, percentile_s
 
 TICK_S = 0.05
 _MOST_EVENTS = 10_000_000
 _STATIC_LIMIT = 200_000
-_KEEP_RATE = 0.5
+_LOOK_AT_LANES_S = 0.2  # as the splitter does
 
 Weigher = Callable[[float, Sequence[float | None], Sequence[float], float], Sequence[float]]
 """(time, predicted delays, shares now, load) → the shares from now on"""
@@ -65,9 +64,9 @@ class Trace:
 class LaneWorld:
     """Lanes fed at a rate by a splitter. `flow` None: no admission control, batches take whatever waits.
 
-    `weigh` sets the lanes' shares each second from their predicted delays: backlog, what is in work included, by
-    the rate at which the lane's batches go through. None: round robin. `late`: shares are in force one interval
-    after they were decided, as in S5.
+    `weigh` sets the lanes' shares each second from their predicted delays (policy.LaneDelay). None: round robin.
+    `spare_laggards`: nothing goes to a lane that is far behind, as the splitter has it. `late`: shares are in
+    force one interval after they were decided, as in S5.
     """
 
     def __init__(
@@ -78,6 +77,7 @@ class LaneWorld:
         flow: FlowControl | None = None,
         weigh: Weigher | None = None,
         balance_every_s: float = 1.0,
+        spare_laggards: bool = False,
         late: bool = False,
         environment: Any = None,
     ) -> None:
@@ -87,6 +87,7 @@ class LaneWorld:
         self.rate = 0.0
         """events a second that come in"""
         self._weigh, self._balance_every_s, self._late = weigh, balance_every_s, late
+        self._spare_laggards = spare_laggards
         self.weights: tuple[float, ...] = policy.equal_weights(len(laws))
         rngs = np.random.default_rng(seed).spawn(len(laws))
         self.lanes: list[LaneTwin] = []
@@ -94,9 +95,10 @@ class LaneWorld:
         for number, (law, rng) in enumerate(zip(laws, rngs, strict=True)):
             admit = _taking_all if flow is None else _admitting(number, flow, levels, self.receipts.append)
             self.lanes.append(LaneTwin(self.environment, law, admit, rng))
-        self._rates: list[float | None] = [None] * len(laws)
+        self._delays = [LaneDelay() for _ in laws]
         self._counted = [0] * len(laws)
         self.environment.process(self._feed())
+        self.environment.process(self._look())
         self.environment.process(self._watch())
 
     def run(self, seconds: float) -> None:
@@ -110,31 +112,31 @@ class LaneWorld:
             owed += self.rate * TICK_S
             events = int(owed)
             owed -= events
-            counts, carry = policy.split(events, self.weights, carry)
+            shares = self.weights
+            if self._spare_laggards:
+                shares = policy.without_laggards(shares, [delay.now_s for delay in self._delays])
+            counts, carry = policy.split(events, shares, carry)
             for lane, count in zip(self.lanes, counts, strict=True):
                 lane.offer(count)
             if self._weigh is not None and self.environment.now >= next_balance_s:
                 next_balance_s += self._balance_every_s
-                before, decided = (
-                    decided,
-                    tuple(self._weigh(self.environment.now, self._predicted_s(), decided, self._load())),
-                )
+                predicted_s = [delay.predicted_s for delay in self._delays]
+                load = max(delay.times.load for delay in self._delays)
+                self._delays = [delay.read() for delay in self._delays]
+                before = decided
+                decided = tuple(self._weigh(self.environment.now, predicted_s, decided, load))
                 self.weights = before if self._late else decided
             yield self.environment.timeout(TICK_S)
 
-    def _predicted_s(self) -> list[float | None]:
-        for number, lane in enumerate(self.lanes):
-            for batch in lane.served.batches[self._counted[number] :]:
-                self._rates[number] = ewma(self._rates[number], batch.events / batch.seconds, _KEEP_RATE)
-            self._counted[number] = len(lane.served.batches)
-        return [
-            None if not rate else max(lane.backlog + lane.in_flight, 1) / rate
-            for lane, rate in zip(self.lanes, self._rates, strict=True)
-        ]
-
-    def _load(self) -> float:
-        seconds = [lane.served.batches[-1].seconds for lane in self.lanes if lane.served.batches]
-        return policy.load_of(self.lanes[0].law.base_s, max(seconds)) if seconds else 0.0
+    def _look(self) -> Any:
+        while True:
+            yield self.environment.timeout(_LOOK_AT_LANES_S)
+            for number, lane in enumerate(self.lanes):
+                delay = self._delays[number]
+                for batch in lane.served.batches[self._counted[number] :]:
+                    delay = delay.after_batch(self.environment.now, batch.events, batch.seconds)
+                self._counted[number] = len(lane.served.batches)
+                self._delays[number] = delay.seen(lane.backlog + lane.in_flight)
 
     def _watch(self) -> Any:
         while True:

@@ -43,7 +43,7 @@ def run(context: ExperimentContext) -> Report:
     rows: list[tuple[object, ...]] = []
     data: dict[str, Any] = {}
     for name, (weigher, colour) in cases.items():
-        worlds = [_run(seed, weigher()) for seed in seeds]
+        worlds = [_run(seed, weigher(), own=name == "control") for seed in seeds]
         quiet = interval([p99_s(world, QUIET_S / 3, QUIET_S) for world in worlds])
         early = interval([p99_s(world, QUIET_S, QUIET_S + HOG_S / 2) for world in worlds])
         late = interval([p99_s(world, QUIET_S + HOG_S / 2, QUIET_S + HOG_S) for world in worlds])
@@ -103,8 +103,8 @@ def _rate() -> float:
     return LOAD * LAW.capacity(2.0) * (2.0 - HOG)
 
 
-def _run(seed: int, weigh: Weigher | None) -> LaneWorld:
-    world = LaneWorld([LAW, LAW], seed, weigh=weigh, late=True)
+def _run(seed: int, weigh: Weigher | None, *, own: bool) -> LaneWorld:
+    world = LaneWorld([LAW, LAW], seed, weigh=weigh, spare_laggards=own, late=True)
     world.rate = _rate()
     for hog, seconds in ((0.0, QUIET_S), (HOG, HOG_S), (0.0, AFTER_S)):
         world.lanes[1].hog(hog)

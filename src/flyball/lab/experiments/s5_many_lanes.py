@@ -67,7 +67,7 @@ def run(context: ExperimentContext) -> Report:
 
 
 def _run(seed: int, lanes: int, weigh: Weigher | None) -> LaneWorld:
-    world = LaneWorld([LAW] * lanes, seed, weigh=weigh)
+    world = LaneWorld([LAW] * lanes, seed, weigh=weigh, spare_laggards=weigh is not None)
     world.rate = LOAD * LAW.capacity(2.0) * (lanes - HOG)
     world.run(QUIET_S)
     world.lanes[1].hog(HOG)
