@@ -237,8 +237,8 @@ class OwnLane:
     def initial(self) -> Offset:
         first, end = self._readers.bounds(self._ticks)[0]
         found = last_bodies(self._readers(self._ticks), 1)
-        # A lane that joins later has no part in what is there already, and need not look through it.
-        joins = bool(found) and self._lane not in Tick.from_json(found[0]).members
+        # A lane that never was a member has no part in what is there already, and need not look through it.
+        joins = bool(found) and self._lane not in Tick.from_json(found[0]).given
         return {"next": [end if joins else first], "into": 0, "mark": -1, "taken": 0}
 
     def latest(self) -> Offset:
@@ -257,6 +257,9 @@ class OwnLane:
         more: tuple[Range, ...] = ()
         end = {**start, "members": [], "last": False}
         for offset, tick in ticks:
+            takes_part = self._lane in tick.shares or self._lane in tick.left
+            if takes_part and end["members"] and end["members"] != list(tick.members):
+                break  # the combiner waits for the members that a batch names: for all of its ticks the same
             own = first_events(tick.shares.get(self._lane, ()), end["into"])[1]
             each = tick.stands_for(self._lane)
             if events_in(own) > room:
@@ -269,7 +272,7 @@ class OwnLane:
             all_events += each * events_in(own)
             ranges += own
             end |= {"next": [offset + 1], "into": 0}
-            if self._lane in tick.shares or self._lane in tick.left:
+            if takes_part:
                 end |= {"mark": tick.number, "members": list(tick.members)}
             if self._lane in tick.left:
                 end["last"] = True  # should it join again, then with a batch of its own
