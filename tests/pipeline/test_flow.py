@@ -71,6 +71,22 @@ def test_the_slower_lane_gets_less_until_both_take_equally_long(rig: Rig) -> Non
     assert weights[0] + weights[1] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(("batch_s", "region"), [(0.2, "idle"), (2.0, "loaded")])
+def test_shares_move_less_the_more_loaded_the_lanes_are(rig: Rig, batch_s: float, region: str) -> None:
+    """A loaded lane answers its share more strongly, so the gains in force follow the times that batches take."""
+    admission = Admission((0, 1), 10_000, 2.0, rig.levels(), balance=True)
+    now = 0.0
+    for took_s in (0.2, batch_s, batch_s, batch_s, batch_s):
+        admission.decide(now, backlog=1000)
+        admission.begin(now, [500, 500])
+        now += took_s
+    for lane, seconds in ((0, 1.5), (1, 1.0)):
+        rig.run(lane, events=50, seconds=seconds)
+    admission.decide(now, backlog=0)  # the last batch is done
+    moved = 0.5 - admission.decide(now + 1.0, backlog=1000).weights[0]
+    assert 0.005 < moved < 0.015 if region == "loaded" else moved > 0.03, moved
+
+
 def test_without_balancing_shares_stay_equal(rig: Rig) -> None:
     admission = Admission((0, 1), 10_000, 2.0, rig.levels(), balance=False)
     for second in range(5):
