@@ -21,7 +21,8 @@ WORK_S = 0.01
 _PERIOD_S = 0.5
 _SETTLING = 3  # samples of a phase that belong to its beginning
 _ENOUGH = 8  # samples of a phase
-_LONGEST_AFTER_S = 2.0  # what the demo waits for each goal when everything else has ended
+_LONGEST_AFTER_S = 2.5  # what the demo waits for each goal when everything else has ended
+_FRESH_S = 1.0  # after that, what the consumer knows of the queue is no older than the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,9 @@ async def _held(consumer: Consumer, goal: float, over: asyncio.Event) -> None:
     while _fed(consumer.receipts(), goal) < _ENOUGH and left_s > 0.0:
         await asyncio.sleep(_PERIOD_S / 4)
         if over.is_set():
-            left_s = 0.0 if consumer.figures()["depth"] == 0.0 else left_s - _PERIOD_S / 4
+            left_s -= _PERIOD_S / 4
+            caught_up = consumer.figures()["depth"] == 0.0 and left_s < _LONGEST_AFTER_S - _FRESH_S
+            left_s = 0.0 if caught_up else left_s
 
 
 def _fed(receipts: Sequence[Receipt], goal: float) -> int:
