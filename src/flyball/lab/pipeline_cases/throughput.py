@@ -41,7 +41,7 @@ class InexactRun(RuntimeError):
 
 
 def cases(context: BenchContext) -> Iterator[Row]:
-    events = 600_000 if context.quick else 2_000_000
+    events = 1_000_000 if context.quick else 2_000_000
     turns = 2 if context.quick else 4
     rig = _Rig(context.workdir / "throughput", events, context.seed)
     try:
