@@ -71,6 +71,14 @@ def test_auto_sends_a_lone_message_at_once_from_any_initial_batch(batch: int) ->
     assert {sent.count for sent in source.sent} == {1}
 
 
+@pytest.mark.parametrize("batch", [1, 500])
+def test_auto_carries_a_high_load_over_a_long_path_within_half_a_second(batch: int) -> None:
+    source = run("auto", 2000.0, capacity=15_000.0, trip_s=0.14, batch=batch, seconds=3.0)
+    late = sorted(took_s for came_s, took_s in source.latencies if came_s >= 0.5)
+    assert statistics.fmean(late) <= 1.1 * 0.14
+    assert late[int(0.99 * len(late))] <= 1.3 * 0.14
+
+
 def test_auto_forms_batches_only_while_the_broker_is_the_bottleneck() -> None:
     relaxed, pressed = run("auto", 500.0), run("auto", 4000.0)
     assert statistics.mean(batch.count for batch in relaxed.sent) < 1.5

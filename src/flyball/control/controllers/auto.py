@@ -29,6 +29,8 @@ _BATCH_S = 0.004
 _BATCHES_A_WINDOW = 8
 _SMALL_BATCH = 8
 """Batches need not be smaller than this, if the window holds several: the rate may be the application's."""
+_STARTED = 512.0
+"""Up to this window doubling waits for the first confirm only: load that has come meanwhile is late already."""
 _LONGEST_DRAIN_TRIPS = 4.0
 _SHORTEST_DRAIN_S = 0.03
 """Long enough for publishers with unlike rounds to drain at the same time."""
@@ -116,7 +118,7 @@ class Auto:
     share: float = field(default=16.0, metadata={"help": "window at which messages queue for just that time"})
     gain: float = field(default=1.4, metadata={"help": "part of Newton's step that is made; below 2"})
     cut: float = field(default=0.2, metadata={"help": "greatest part of the window given up in one round trip"})
-    start_window: int = field(default=64, metadata={"help": "window before anything is known"})
+    start_window: int = field(default=128, metadata={"help": "window before anything is known"})
     max_window: int = field(default=20_000, metadata={"help": "largest window"})
     forget_s: float = field(
         default=15.0, metadata={"help": "how long a minimal round trip counts that was not measured anew"}
@@ -181,8 +183,9 @@ class Auto:
             state = replace(state, measured_s=now_s, drain_until_s=until_s)
             return _new_round(state, now_s), "measuring the round trip anew: draining"
         # Only what was sent under the present window tells what that window does, and not what left at once when
-        # it was raised: such a burst queues behind itself, once.
-        if now_s - trip_s < began_s + shortest_s - 1e-9:
+        # it was raised: such a burst queues behind itself, once. At the very start there is no time for that.
+        starting = state.doubling and state.window < _STARTED
+        if now_s - trip_s < began_s + (0.0 if starting else shortest_s) - 1e-9:
             return state, "measuring"
         round_trip_s = trip_s if state.round_trip_s is None else min(trip_s, state.round_trip_s)
         state = replace(state, round_trip_s=round_trip_s)
