@@ -1,7 +1,8 @@
 """How many messages RabbitMQ may send ahead, for a window that is kept in the client; pure.
 
 The prefetch of a consumer is fixed when it begins, so it follows the window in steps: wide enough for small
-changes to be free, not so wide that much is parked. Which rule holds depends on the queue and on what the window means.
+changes to be free, not so wide that much is parked. Which rule holds depends on the queue and on what the window
+means.
 """
 
 from __future__ import annotations
