@@ -114,11 +114,28 @@ class DeliveringConnection(AsyncioConnection):  # type: ignore[misc]  # pika has
     def _on_data_available(self, data_in: bytes) -> None:
         waiting: bytes = self._frame_buffer
         buffer = waiting + data_in
-        done, wait = self._read_deliveries(buffer)
-        self._frame_buffer = buffer[done:]
-        self.bytes_received += done
-        if not wait:
+        while buffer:
+            done, wait = self._read_deliveries(buffer)
+            self.bytes_received += done
+            self._frame_buffer = buffer = buffer[done:]
+            if wait:
+                return
+            following = self._after_a_frame(buffer) if self.handlers else None
+            if following is None:
+                super()._on_data_available(b"")
+                return
+            # Only this one goes pika's way: behind the answer to a question, thousands of deliveries may wait.
+            self._frame_buffer = buffer[:following]
             super()._on_data_available(b"")
+            self._frame_buffer = buffer = self._frame_buffer + buffer[following:]
+
+    @staticmethod
+    def _after_a_frame(buffer: bytes) -> int | None:
+        """Where the frame at the front ends; None where it is not all there."""
+        if len(buffer) < _HEAD_BYTES:
+            return None
+        following: int = _HEAD_BYTES + _FRAME.unpack_from(buffer)[2] + _END_BYTES
+        return following if following <= len(buffer) else None
 
     def _read_deliveries(self, buffer: bytes) -> tuple[int, bool]:
         """Hand out complete deliveries from the front: bytes used, and whether the next one is not all there."""
