@@ -46,6 +46,7 @@ from flyball.errors import FlyballError
 
 _IDLE_S = 1.0  # parked messages that nobody took for so long go back
 _QUIET_S = 0.05  # the longest to wait for an old consumer to use up its prefetch (an empty queue never fills it)
+_NO_TAG = 1 << 62
 
 
 class RabbitReceiver(BaseReceiver):
@@ -84,7 +85,7 @@ class RabbitReceiver(BaseReceiver):
         self._failure: FlyballError | None = None
         self._trip: RoundTrip | None = None  # where the round trip counts
         self._counted_tag = 0  # where it counts: the last delivery that was taken into account
-        self._uncounted_s: float | None = 0.0  # … and when the first came that was not yet; None: there is none
+        self._wake_tag = _NO_TAG  # … and the one that frees enough places to be worth looking
         self._answer_s: float | None = None  # how long the broker took to answer a question, lately
         self._peak = window  # widest window of the last second
         self._change: asyncio.Task[None] | None = None
@@ -113,16 +114,22 @@ class RabbitReceiver(BaseReceiver):
             self._trip = RoundTrip()
             if self._answer_s is not None:
                 self._trip.asked(self._answer_s)
-            self._counted_tag, self._uncounted_s = self._last_tag, None
+            self._answers_free_places = True
+            self._counted_tag = self._last_tag
+            self._wake_tag = 0
         self._poll_s = SLACK_S  # nobody tells when an answer has not come
         return True
 
     def _count_arrivals(self, trip: RoundTrip) -> None:
-        """Deliveries are numbered, so they need not be counted one by one: at full speed that would show."""
-        if self._uncounted_s is not None:
-            count, self._counted_tag = self._last_tag - self._counted_tag, self._last_tag
-            trip.arrived(count, self._uncounted_s, more=len(self._parked) > count)
-            self._uncounted_s = None
+        """Deliveries are numbered, so they need not be counted one by one: at full speed that would show.
+
+        Each answers an acknowledgement, so it frees a place. Of a wide window places are handed out several at a
+        time: whoever waits is woken when a sixteenth of it has come.
+        """
+        count, self._counted_tag = self._last_tag - self._counted_tag, self._last_tag
+        if count:
+            trip.arrived(count, time.monotonic(), more=len(self._parked) > count)
+        self._wake_tag = self._last_tag + max(1, self._window // 16)
 
     async def open(self) -> None:
         await self._connect()
@@ -206,6 +213,7 @@ class RabbitReceiver(BaseReceiver):
                 self._foreign.discard(one.tag)
                 if one.tag > self._base:
                     channel.raw.basic_nack(one.tag - self._base, requeue=requeue)
+        self._arrived()  # their places are free at once
 
     async def _release(self, unsettled: Sequence[Delivery]) -> None:  # noqa: ARG002  closing the channel gives all back
         if self._change is not None:
@@ -249,10 +257,8 @@ class RabbitReceiver(BaseReceiver):
         if properties.app_id != APP_ID and self._finished is not None:
             self._foreign.add(tag)
         channel = routing_key if self._pattern else self.queue
-        if self._uncounted_s is None:
-            self._uncounted_s = time.monotonic()
-            self._arrived()  # it answers an acknowledgement, so a place may have become free
-        elif not self._parked:
+        if not self._parked or tag >= self._wake_tag:
+            self._wake_tag = _NO_TAG
             self._arrived()
         if not redelivered:
             draft = DeliveryDraft()
@@ -460,7 +466,7 @@ class RabbitReceiver(BaseReceiver):
         self._channel, self._consumer, self._prefetch, self._held = None, "", 0, None
         if self._trip is not None:
             self._trip.forget()
-            self._counted_tag, self._uncounted_s = self._last_tag, None
+            self._counted_tag, self._wake_tag = self._last_tag, 0
         self._parked.clear()
         self._foreign.clear()
         self._forget()
@@ -480,6 +486,3 @@ def _cancel_keeping_deliveries(raw: Any, consumer: str, callback: Callable[[Any]
 
     answer = (spec.Basic.CancelOk, {"consumer_tag": consumer})
     raw._rpc(spec.Basic.Cancel(consumer_tag=consumer, nowait=False), answered, [answer])
-
-
-_NO_TAG = 1 << 62

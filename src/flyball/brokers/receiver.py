@@ -22,6 +22,8 @@ class BaseReceiver(ABC):
     """
 
     _poll_s: float | None = None
+    _answers_free_places = False
+    """Whether a settled message's place is free only when the broker has answered."""
 
     def __init__(self, window: int) -> None:
         self._window = _checked(window)
@@ -124,7 +126,8 @@ class BaseReceiver(ABC):
         """
         take_out = self._out.pop
         mine = [delivery for delivery in deliveries if take_out(delivery.tag, None) is not None]
-        self._wake.set()
+        if not self._answers_free_places:
+            self._wake.set()
         return mine
 
     def may_return(self, delivery: Delivery) -> bool:  # noqa: ARG002  where nobody counts, it costs nothing

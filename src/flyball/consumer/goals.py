@@ -24,6 +24,7 @@ from flyball.errors import InvalidValue
 LITTLE, RESIDENCE_S, USED, DEPTH, PUBLISH_PER_S, RATE_PER_S, HANDLING_P95_S, DONE_PER_S = range(8)
 
 _KEEP_PUBLISH = 0.5  # part of the old estimate of the publish rate that stays: depth is read once a second
+_PEAK = 1.2  # growth of the publish rate within a second that is no chance: believed at once
 _KEEP_UP = 1.2  # with nothing waiting, a drain goal follows the publishers with this much to spare
 
 
@@ -186,7 +187,8 @@ def aim(goal: Goal, state: AimState, seen: Seen) -> tuple[AimState, Target]:
     """
     publish = state.publish_per_s
     if seen.publish_per_s is not None:
-        publish = ewma(publish, seen.publish_per_s, _KEEP_PUBLISH)
+        peak = publish is not None and seen.publish_per_s > _PEAK * publish
+        publish = seen.publish_per_s if peak else ewma(publish, seen.publish_per_s, _KEEP_PUBLISH)
     deadline = state.deadline_s
     setpoint, measurement = 0.0, seen.rate_per_s
     if isinstance(goal, Rate):

@@ -10,6 +10,10 @@ leads to it from both sides: below the knee rate·R₀ is the window itself, so 
 knee, whatever the window. R₀ is the shortest residence time seen. Handlers that become slower for good would make
 it too short and the window would shrink; but where the window has shrunk and the residence time has not, messages
 were not waiting for each other: that residence time is the new R₀.
+
+While no message waits for another (the residence time is near R₀) the knee is somewhere above, and the queue says
+how far it is worth going: to what publishers send and what waits, (publish rate + depth / sample) · R₀, up to four
+times the window a sample. A peak of the publishers is so met by feed-forward, not by feeling the way.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from flyball.consumer.goals import HANDLING_P95_S, RATE_PER_S, RESIDENCE_S, USED
+from flyball.consumer.goals import DEPTH, HANDLING_P95_S, PUBLISH_PER_S, RATE_PER_S, RESIDENCE_S, USED
 from flyball.consumer.little import FULL, disturbance
 from flyball.control.controllers.common import (
     OVERFLOW,
@@ -33,6 +37,8 @@ from flyball.control.step import Action, Sample, Value, hold
 _SHRUNK = 0.8  # a window below this part of the one before has shrunk
 _FALLEN = 0.9  # a residence time above this part of the one before has not fallen with it
 _STEADY = 0.9  # part of the allowed latency at which handling is cut back
+_ALONE = 1.25  # residence time, as a multiple of the shortest, up to which messages do not wait for each other
+_LEAP = 4.0  # most growth of the window in a sample while they do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,14 @@ class Knee:
         used = disturbance(sample, USED)
         wanted = rate * base * (1.0 + self.headroom) + 1.0
         parts, saturated, reason = {"knee": rate * base, "spare": wanted - rate * base}, 0, ""
+        growth = 2.0
+        depth = disturbance(sample, DEPTH)
+        if depth is not None and residence <= _ALONE * base:
+            asked = (disturbance(sample, PUBLISH_PER_S) or rate) + depth / max(sample.dt, 1e-3)
+            ahead = asked * base * (1.0 + self.headroom) + 1.0
+            if ahead > wanted:
+                wanted, growth = ahead, _LEAP
+                parts["ff"] = (asked - rate) * base
         if used is not None and used < FULL:
             wanted, reason = max(in_force, wanted), "the queue had no more than this"
         handling = disturbance(sample, HANDLING_P95_S)
@@ -96,7 +110,7 @@ class Knee:
             reason = f"handling takes {handling:.3g} s for 95 % of messages, of the {self.p95_s:.3g} s allowed" + (
                 f"; alone it takes {base:.3g} s: that is the least that is reachable" if saturated else ""
             )
-        command = clamp(wanted, 0.5 * in_force, max(2.0 * in_force, 1.0))
+        command = clamp(wanted, 0.5 * in_force, max(growth * in_force, 1.0))
         if not math.isfinite(command):
             return state, hold(OVERFLOW)
         return replace(after, command=command), Action(command, parts, saturated, reason)
