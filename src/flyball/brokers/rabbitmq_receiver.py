@@ -87,7 +87,7 @@ class RabbitReceiver(BaseReceiver):
         self._counted_tag = 0  # where it counts: the last delivery that was taken into account
         self._wake_tag = _NO_TAG  # … and the one that frees enough places to be worth looking
         self._answer_s: float | None = None  # how long the broker took to answer a question, lately
-        self._peak = window  # widest window of the last second
+        self._peak = self._last_peak = window  # widest window of this second and of the last
         self._change: asyncio.Task[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -244,7 +244,7 @@ class RabbitReceiver(BaseReceiver):
             return counted_prefetch(self._window, self._prefetch, self._peak, self._counting.limit)
         if self._trip is None:
             return wanted_prefetch(self._window, self._prefetch)
-        return snug_prefetch(self._window, self._prefetch, self._peak)
+        return snug_prefetch(self._window, self._prefetch, max(self._peak, self._last_peak))
 
     # --- deliveries -------------------------------------------------------------------------------------------
 
@@ -396,7 +396,7 @@ class RabbitReceiver(BaseReceiver):
                 self._counting = await self._ask_counting(self.queue)
             if self._consumer:
                 self._fit()
-            self._peak = self._window
+            self._last_peak, self._peak = self._peak, self._window
             if await self._should_let_go():
                 self._start_change(self._let_go)
             elif self._trip is not None:
