@@ -13,7 +13,8 @@ were not waiting for each other: that residence time is the new R₀.
 
 While no message waits for another (the residence time is near R₀) the knee is somewhere above, and the queue says
 how far it is worth going: to what publishers send and what waits, (publish rate + depth / sample) · R₀, up to four
-times the window a sample. A peak of the publishers is so met by feed-forward, not by feeling the way.
+times the window a sample. Where the knee was felt half a minute ago or less, the way is felt for as before. A peak
+of the publishers is so met by feed-forward, not by feeling the way.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ from flyball.control.step import Action, Sample, Value, hold
 _SHRUNK = 0.8  # a window below this part of the one before has shrunk
 _FALLEN = 0.9  # a residence time above this part of the one before has not fallen with it
 _STEADY = 0.9  # part of the allowed latency at which handling is cut back
-_ALONE = 1.25  # residence time, as a multiple of the shortest, up to which messages do not wait for each other
+_ALONE = 1.1  # residence time, as a multiple of the shortest, up to which messages do not wait for each other
 _LEAP = 4.0  # most growth of the window in a sample while they do not
+_FELT = 30  # samples for which the knee is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class KneeState:
     base_s: float | None = None
     window: float | None = None
     residence_s: float | None = None
+    felt: int = 0
+    """For how many samples yet the knee is known to be near: messages waited for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +93,14 @@ class Knee:
             and residence > _FALLEN * state.residence_s
         ):
             base = residence
-        after = replace(state, base_s=base, window=in_force, residence_s=residence)
+        felt = _FELT if residence > _ALONE * base else max(0, state.felt - 1)
+        after = replace(state, base_s=base, window=in_force, residence_s=residence, felt=felt)
         used = disturbance(sample, USED)
         wanted = rate * base * (1.0 + self.headroom) + 1.0
         parts, saturated, reason = {"knee": rate * base, "spare": wanted - rate * base}, 0, ""
         growth = 2.0
         depth = disturbance(sample, DEPTH)
-        if depth is not None and residence <= _ALONE * base:
+        if depth is not None and not felt:
             asked = (disturbance(sample, PUBLISH_PER_S) or rate) + depth / max(sample.dt, 1e-3)
             ahead = asked * base * (1.0 + self.headroom) + 1.0
             if ahead > wanted:
