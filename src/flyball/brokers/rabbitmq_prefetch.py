@@ -43,7 +43,7 @@ def wanted_prefetch(window: int, current: int) -> int:
 def snug_prefetch(window: int, current: int, peak: int) -> int:
     """The prefetch where the round trip counts: at most one window is parked, and small changes are free.
 
-    `peak` is the widest window of the last second: a window that goes up and down does not end consumers.
+    `peak` is the widest window lately: a window that goes up and down does not end consumers.
 
     One more than the window, at least: what is parked shows that the broker has more. A window of 1 parks nothing.
 
