@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,6 +66,12 @@ def counts(found: Expected) -> dict[str, int]:
     }
 
 
+def demo_events_that_parse(seed: int, count: int) -> Iterator[dict[str, Any]]:
+    for body in demo_events.events(seed=seed, count=count):
+        with contextlib.suppress(ValueError):
+            yield json.loads(body)
+
+
 def written_alerts(database: Path) -> list[tuple[float, float]]:
     with open_log_reader(f"sqlite:///{database}", "alerts") as reader:
         bodies = [body for chunk in reader.read_bodies(0, *reader.bounds(0)) for body in chunk.bodies]
@@ -79,6 +88,13 @@ def test_demo_counts_equal_the_reference() -> None:
     assert reference.alerts
     assert {name: document[name] for name in counts(reference)} == counts(reference)
     assert "ALERT busy-hosts" in told
+    loads = sorted(
+        fields["load"] for fields in demo_events_that_parse(seed=7, count=3000) if fields["kind"] == "performance"
+    )
+    unusual = document["thresholds"]["high_load"]
+    assert unusual != 2.0  # the value that it starts with
+    share_above = sum(load > unusual for load in loads) / len(loads)
+    assert 0.02 < share_above < 0.1  # of a sample of recent events; 0.05 is what was asked for
     consumer = document["consumer"]
     assert 0 < consumer["handled"] <= document["results"]
     assert [phase["goal_per_s"] for phase in consumer["phases"]] == [200.0, 500.0]

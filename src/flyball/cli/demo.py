@@ -25,6 +25,8 @@ def command(
     from flyball.cli.run import show
     from flyball.lab.demo_events import COLUMNS
     from flyball.pipeline.config import Filter, PipelineConfig, Rule
+    from flyball.pipeline.config_monitor import MonitorConfig
+    from flyball.pipeline.tier1.cleanse import Assign
 
     if events is None and seconds is None:
         events = 30_000
@@ -33,7 +35,15 @@ def command(
         pipeline=PipelineConfig(
             columns=COLUMNS,
             event_time="event_time",
-            tier1=(Filter(keep="NOT (kind = 'performance' AND in_subnet(ip, '92.126.10.0/24'))"),),
+            monitors=(
+                MonitorConfig(
+                    name="high_load", column="load", quantile=0.95, where="kind = 'performance'", initial=2.0
+                ),
+            ),
+            tier1=(
+                Filter(keep="NOT (kind = 'performance' AND in_subnet(ip, '92.126.10.0/24'))"),
+                Assign(set={"unusual": "load > monitor.high_load"}),
+            ),
             rules=(
                 Rule(
                     name="busy-hosts",
@@ -47,11 +57,12 @@ def command(
         ),
     )
     note("DNS queries and host measurements → publisher → embedded broker → Spark: tier 1 → rule → alerts")
-    note("beside it a consumer reads the results, first at 200 a second, then at 500")
+    note("beside it a consumer reads the results, first at 200 a second, then at 500, and a hog takes a core")
     note("tier 1 drops measurements of 92.126.10.0/24; a 10 s window with a load above 2 in 92.126.11.0/24 alerts")
+    note("a monitor learns which load is unusual, the highest 5 %, and tier 1 marks such measurements")
     scratch = Path(tempfile.mkdtemp(prefix="flyball-demo-"))
     try:
-        show(asyncio.run(run_line(config, scratch, seconds, consume=True)), json=json)
+        show(asyncio.run(run_line(config, scratch, seconds, company=True)), json=json)
     finally:
         if keep:
             note(f"kept in {scratch}")

@@ -7,8 +7,8 @@ import contextlib
 import itertools
 import signal
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -18,14 +18,17 @@ from flyball.brokers.url import BrokerUrl
 from flyball.cli.demo_consumer import Consumed, consume_at_goals
 from flyball.cli.output import note
 from flyball.lab import demo_events
+from flyball.lab.hog import start_hog
 from flyball.pipeline.audit import Audit, audit
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
+from flyball.pipeline.monitor import latest_values
 from flyball.pipeline.runner import RunningPipeline, open_pipeline
 from flyball.pipeline.spool import Spooler
 from flyball.publisher.feed import Events, Fed, Feed
 
 _REPORT_EVERY_S = 2.0
+_CALM_S, _HOG_S = 2.0, 5.0
 
 
 class _Strict(BaseModel):
@@ -119,6 +122,8 @@ class Outcome:
     """What the publisher's loop had found at the end; None: somebody else published."""
     consumed: Consumed | None = None
     """What a consumer of the results has to say, where one ran beside."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Last values of the pipeline's monitors."""
 
 
 class Narrator:
@@ -150,11 +155,11 @@ class Narrator:
 
 
 async def run_line(
-    config: LineConfig, folder: Path, feed_for_s: float | None = None, *, consume: bool = False
+    config: LineConfig, folder: Path, feed_for_s: float | None = None, *, company: bool = False
 ) -> Outcome:
     """Run until the input is used up (after `feed_for_s` at the latest) or a signal comes.
 
-    `consume`: a consumer reads the results meanwhile, at goals that change.
+    `company`: meanwhile a consumer reads the results at goals that change, and a hog takes a core for a while.
     """
     folder.mkdir(parents=True, exist_ok=True)
     url = config.url(folder)
@@ -167,11 +172,13 @@ async def run_line(
     starting = asyncio.create_task(asyncio.to_thread(pipeline.start))
     feeding = asyncio.create_task(_feed(config, url, stop, narrator, pipeline, feed_for_s))
     consuming: asyncio.Task[Consumed] | None = None
+    disturbing: asyncio.Task[None] | None = None
     over = asyncio.Event()
     try:
         await starting
         narrator.say("Spark is ready: tier 1 and the rules are running")
-        if consume:
+        if company:
+            disturbing = asyncio.create_task(_disturb(narrator.say))
             consuming = asyncio.create_task(consume_at_goals(url, config.pipeline.results, over, narrator.say))
         while not feeding.done():
             await asyncio.wait([feeding], timeout=1.0)
@@ -185,6 +192,9 @@ async def run_line(
         stop.set()
         over.set()
         await asyncio.gather(starting, feeding, return_exceptions=True)
+        if disturbing is not None:
+            disturbing.cancel()
+            await asyncio.wait([disturbing])
         stopping = asyncio.create_task(asyncio.to_thread(pipeline.stop))
         if consuming is not None:
             await asyncio.wait([consuming])
@@ -194,7 +204,28 @@ async def run_line(
     publisher = feeding.result()
     consumed = None if consuming is None else consuming.result()
     loops = config.pipeline.lanes.loops + (publisher is not None) + (consumed is not None)
-    return Outcome(found, narrator.seconds, narrator.first_alert_s, loops, complete, publisher, consumed)
+    thresholds = await asyncio.to_thread(_thresholds, url, config.pipeline)
+    return Outcome(
+        found, narrator.seconds, narrator.first_alert_s, loops, complete, publisher, consumed, thresholds
+    )
+
+
+def _thresholds(url: str, config: PipelineConfig) -> Mapping[str, float]:
+    return latest_values(url, config.results) if config.monitors else {}
+
+
+async def _disturb(say: Callable[[str], None]) -> None:
+    """Take a core away for a while, as another program on the machine would."""
+    await asyncio.sleep(_CALM_S)
+    say(f"a hog takes a core for {_HOG_S:g} s: batches take longer, and nothing may be lost")
+    hog = start_hog(_HOG_S)
+    try:
+        while hog.poll() is None:
+            await asyncio.sleep(0.1)
+        say("the hog has gone")
+    finally:
+        hog.kill()
+        hog.wait()
 
 
 async def _feed(

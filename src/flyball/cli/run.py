@@ -41,6 +41,8 @@ def show(outcome: Outcome, *, json: bool) -> None:
         document |= {"loops": outcome.loops, "seconds": round(outcome.seconds, 3)}
         if outcome.publisher is not None:
             document["publisher"] = outcome.publisher
+        if outcome.thresholds:
+            document["thresholds"] = dict(outcome.thresholds)
         if outcome.consumed is not None:
             document["consumer"] = asdict(outcome.consumed)
         print_json(document)
@@ -57,6 +59,7 @@ def show(outcome: Outcome, *, json: bool) -> None:
         ("alerts", found.alerts),
         ("seconds", round(outcome.seconds, 1)),
         *_publisher_rows(outcome.publisher),
+        *((f"threshold {name}", round(value, 3)) for name, value in outcome.thresholds.items()),
         *_consumer_rows(outcome.consumed),
     ]
     typer.echo(table(rows))

@@ -46,6 +46,12 @@ def monitor_name(results: str) -> str:
     return f"{results}.monitor"
 
 
+def latest_values(url: str, results: str) -> dict[str, float]:
+    """What the monitors of the pipeline with these results found last; nothing before its first batch."""
+    with open_log_reader(url, monitor_name(results)) as reader:
+        return next((dict(entry.decode(body).header["values"]) for body in last_bodies(reader, 1)), {})
+
+
 @dataclass(frozen=True, slots=True)
 class _Batch:
     """The sample of one batch: event times, how many events each sampled one stands for, and a column for each
