@@ -57,7 +57,7 @@ def command(
         ),
     )
     note("DNS queries and host measurements → publisher → embedded broker → Spark: tier 1 → rule → alerts")
-    note("beside it a consumer reads the results, first at 200 a second, then at 500, and a hog takes a core")
+    note("beside it a consumer reads the events, first at 200 a second, then at 500, and a hog takes a core")
     note("tier 1 drops measurements of 92.126.10.0/24; a 10 s window with a load above 2 in 92.126.11.0/24 alerts")
     note("a monitor learns which load is unusual, the highest 5 %, and tier 1 marks such measurements")
     scratch = Path(tempfile.mkdtemp(prefix="flyball-demo-"))

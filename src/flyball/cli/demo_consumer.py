@@ -1,4 +1,4 @@
-"""The demo's consumer: a program that reads the results at a goal, and the goal changes while it runs.
+"""The demo's consumer: a program that reads the events at a goal, and the goal changes while it runs.
 
 Its handler takes 10 ms, as a call to another service would; the window that the goals need follows from that
 (Little's law: 200 a second × 10 ms = 2 in flight), and nobody tells it to the consumer.
@@ -57,7 +57,7 @@ async def consume_at_goals(url: str, channel: str, over: asyncio.Event, say: Cal
     async with consumer:
         for goal in GOALS_PER_S:
             consumer.goal = f"rate={goal:g}"
-            say(f"a consumer of the results is to take {goal:g} a second")
+            say(f"a consumer of the events is to take {goal:g} a second")
             await _held(consumer, goal, over)
         await over.wait()
     receipts = consumer.receipts()

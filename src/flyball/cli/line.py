@@ -121,7 +121,7 @@ class Outcome:
     publisher: dict[str, Any] | None
     """What the publisher's loop had found at the end; None: somebody else published."""
     consumed: Consumed | None = None
-    """What a consumer of the results has to say, where one ran beside."""
+    """What a consumer of the events has to say, where one ran beside."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Last values of the pipeline's monitors."""
 
@@ -159,7 +159,7 @@ async def run_line(
 ) -> Outcome:
     """Run until the input is used up (after `feed_for_s` at the latest) or a signal comes.
 
-    `company`: meanwhile a consumer reads the results at goals that change, and a hog takes a core for a while.
+    `company`: meanwhile a consumer reads the events at goals that change, and a hog takes a core for a while.
     """
     folder.mkdir(parents=True, exist_ok=True)
     url = config.url(folder)
@@ -179,7 +179,7 @@ async def run_line(
         narrator.say("Spark is ready: tier 1 and the rules are running")
         if company:
             disturbing = asyncio.create_task(_disturb(narrator.say))
-            consuming = asyncio.create_task(consume_at_goals(url, config.pipeline.results, over, narrator.say))
+            consuming = asyncio.create_task(consume_at_goals(url, config.pipeline.input, over, narrator.say))
         while not feeding.done():
             await asyncio.wait([feeding], timeout=1.0)
             pipeline.check()
