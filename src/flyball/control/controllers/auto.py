@@ -31,6 +31,7 @@ _SMALL_BATCH = 8
 """Batches need not be smaller than this, if the window holds several: the rate may be the application's."""
 _STARTED = 512.0
 """Up to this window doubling waits for the first confirm only: load that has come meanwhile is late already."""
+_TRIPS_PRESSED = 5.0
 _LONGEST_DRAIN_TRIPS = 4.0
 _SHORTEST_DRAIN_S = 0.03
 """Long enough for publishers with unlike rounds to drain at the same time."""
@@ -51,6 +52,8 @@ class AutoState:
     """Shortest round trip of what was sent in this round; None: nothing has come back yet."""
     limited: bool = False
     """In this round the window held messages back."""
+    pressed_s: float | None = None
+    """Since when the window has held messages back without a break."""
     peak: float = 0.0
     """Most messages on the way in this round."""
     counting_s: float | None = None
@@ -168,6 +171,8 @@ class Auto:
     def _confirmed(self, state: AutoState, seen: Measured, now_s: float) -> tuple[AutoState, str]:
         trip_s = max(_SHORTEST_TRIP_S, seen.transfer_s)
         state = _count(replace(state, trips=windowed_min(state.trips, now_s, trip_s, self.forget_s)), seen, now_s)
+        pressed_s = None if seen.limited <= 0.0 else now_s if state.pressed_s is None else state.pressed_s
+        state = replace(state, pressed_s=pressed_s)
         shortest_s = state.trips[0][1]
         began_s, measured_s = state.began_s, state.measured_s
         if began_s is None or measured_s is None or now_s < began_s:
@@ -228,13 +233,14 @@ class Auto:
     def _may_drain(self, state: AutoState, seen: Measured, now_s: float) -> bool:
         """Is it time to measure the round trip anew, together with all who share the broker?
 
-        Whoever comes late would measure the others' messages, and who is not held back by the window knows the
-        round trip anyway.
+        Whoever comes late would measure the others' messages. Who is held back for a moment only, at the start or
+        by a burst, knows the round trip anyway, and would wait for nothing.
         """
         late_s = now_s - self.probe_s * math.floor(now_s / self.probe_s)
         together = late_s <= max(2.0 * seen.transfer_s, _SHORTEST_ROUND_S)
         due = state.measured_s is not None and now_s - state.measured_s > late_s
-        return together and due and seen.limited > 0.0 and seen.pending > 0.0
+        lasting = state.pressed_s is not None and now_s - state.pressed_s >= _TRIPS_PRESSED * state.trips[0][1]
+        return together and due and lasting and seen.pending > 0.0
 
     def _draining(self, state: AutoState, now_s: float, trip_s: float) -> tuple[AutoState, str]:
         assert state.drain_until_s is not None
