@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -98,6 +99,8 @@ async def _after_steps_s(context: BenchContext, node: RabbitMqNode, url: str) ->
 def _off_s(found: list[Timed], from_s: float, settled_s: float) -> float:
     """From when on, counted from `from_s`, the median of eight messages in a row is within 10 % of settled."""
     after = [one for one in found if one.came_s >= from_s]
+    if not after:  # the backlog outlived the load
+        return math.inf
     for at in range(max(1, len(after) - _BIN)):
         if statistics.median([one.took_s for one in after[at : at + _BIN]]) <= 1.1 * settled_s:
             return after[at].came_s - from_s if at else 0.0
