@@ -226,7 +226,7 @@ def test_a_lane_on_its_own_knows_the_rate_of_all_lanes(tmp_path: Path) -> None:
             (),
             (),
             (),
-            {},
+            {0: 50 * (n + 1), 1: 150 * (n + 1)},
         )
         for n in range(20)
     ]
