@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from flyball.errors import require
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.pipeline_cases import backlog, disturbed, flow, kills, series, throughput
+from flyball.lab.pipeline_cases import backlog, flow, kills, series, throughput
 
 
 def run(context: BenchContext) -> Iterator[Row]:
     require("pyspark", "spark")
-    for group in (throughput, flow, disturbed, backlog, series, kills):
+    for group in (throughput, flow, backlog, series, kills):
         context.note(f"  {group.__name__.rpartition('.')[2]} …")
         yield from group.cases(context)
