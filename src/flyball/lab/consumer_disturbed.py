@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -58,32 +58,35 @@ class Disturbed:
         return count(run.rate, run.goal, start)
 
 
-def hold(rig: Rig, contender: Contender, metric: Metric, *, samples: int = SAMPLES) -> LiveRun:
-    """Nothing happens to the plant."""
-    queue = rig.queue(fill=int(2.0 * GOAL * samples))
+def _at_goal(rig: Rig, queue: str, contender: Contender, metric: Metric, samples: int, **more: Any) -> LiveRun:
+    """What all of them have in common: a contender that is to hold the goal."""
     return run_live(
         rig,
         queue,
         f"rate={GOAL}",
         samples=samples,
         controller=contender.controller,
-        concurrency=HANDLERS,
         metric=metric,
         **contender.options,
+        **more,
     )
+
+
+def hold(rig: Rig, contender: Contender, metric: Metric, *, samples: int = SAMPLES) -> LiveRun:
+    """Nothing happens to the plant."""
+    queue = rig.queue(fill=int(2.0 * GOAL * samples))
+    return _at_goal(rig, queue, contender, metric, samples, concurrency=HANDLERS)
 
 
 def _slower_handlers(rig: Rig, contender: Contender, metric: Metric) -> LiveRun:
     queue = rig.queue(fill=int(1.6 * GOAL * SAMPLES))
-    return run_live(
+    return _at_goal(
         rig,
         queue,
-        f"rate={GOAL}",
-        samples=SAMPLES,
-        controller=contender.controller,
+        contender,
+        metric,
+        SAMPLES,
         handling_s=lambda k: SLOW_HANDLING_S * (2.0 if k > ONSET else 1.0),
-        metric=metric,
-        **contender.options,
     )
 
 
@@ -96,17 +99,7 @@ def _burst(rig: Rig, contender: Contender, metric: Metric) -> LiveRun:
             await rig.tell_soon(publishers=30, gap_s=0.05)
 
     try:
-        return run_live(
-            rig,
-            queue,
-            f"rate={GOAL}",
-            samples=SAMPLES,
-            controller=contender.controller,
-            concurrency=HANDLERS,
-            during=more,
-            metric=metric,
-            **contender.options,
-        )
+        return _at_goal(rig, queue, contender, metric, SAMPLES, concurrency=HANDLERS, during=more)
     finally:
         rig.tell(publishers=0)
 
@@ -124,17 +117,7 @@ def _drift(rig: Rig, contender: Contender, metric: Metric) -> LiveRun:
         residence_s = DRIFT ** (1.0 - part) / 60.0
         await rig.tell_soon(delay_s=max(ONE_WAY_S, (residence_s - handled_s) / 2.0))
 
-    return run_live(
-        rig,
-        queue,
-        f"rate={GOAL}",
-        samples=length,
-        controller=contender.controller,
-        concurrency=HANDLERS,
-        during=nearer,
-        metric=metric,
-        **contender.options,
-    )
+    return _at_goal(rig, queue, contender, metric, length, concurrency=HANDLERS, during=nearer)
 
 
 START = Disturbed("start", hold)
