@@ -46,6 +46,7 @@ def test_every_command_explains_itself(name: str) -> None:
         (("--nope",), "no such option: --nope"),
         (("design", "--b", "3"), "missing option '--a'"),
         (("bench", "nope"), "there is no benchmark 'nope'; there are: "),
+        (("bench", "loops", "--only", "x"), "benchmark 'loops' has no group 'x'; its groups: none"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: tuple[str, ...], sentence: str) -> None:

@@ -15,6 +15,9 @@ from flyball.cli.output import JsonOption, note, print_json, table
 def command(
     names: Annotated[list[str] | None, typer.Argument(help="Benchmarks to run (default: all).")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One representative per figure.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="GROUP", help="Only this group of cases (repeatable; see --list).")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
     results: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("bench-results"),
     as_list: Annotated[bool, typer.Option("--list", help="Name the benchmarks and stop.")] = False,
@@ -26,19 +29,29 @@ def command(
 
     known = bench.names()
     if as_list:
-        print_json(known) if json else typer.echo("\n".join(known))
+        found = {name: list(bench.groups(name)) for name in known}
+        if json:
+            print_json(found)
+        else:
+            typer.echo(
+                "\n".join(f"{name}: {', '.join(parts)}" if parts else name for name, parts in found.items())
+            )
         return
     wanted = names or known
     for name in wanted:
         if name not in known:
             raise InvalidValue(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
+        for group in only or []:
+            if group not in bench.groups(name):
+                there = ", ".join(bench.groups(name)) or "none"
+                raise InvalidValue(f"benchmark {name!r} has no group {group!r}; its groups: {there}")
     rows: list[bench.Row] = []
     with tempfile.TemporaryDirectory(prefix="flyball-bench-") as scratch:
         for name in wanted:
             note(f"{name} …")
             workdir = Path(scratch) / name
             workdir.mkdir()
-            for row in bench.run(name, quick=quick, seed=seed, workdir=workdir, note=note):
+            for row in bench.run(name, quick=quick, seed=seed, workdir=workdir, note=note, only=only or ()):
                 rows.append(row)
                 note(f"  {row.case}: {row.ours:.4g} {row.unit}" + _beside(row))
     kept = bench.record(rows, results, quick=quick, seed=seed)

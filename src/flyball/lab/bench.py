@@ -9,9 +9,10 @@ import pkgutil
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 from flyball.errors import InvalidValue
@@ -43,6 +44,11 @@ class BenchContext:
     seed: int
     workdir: Path
     note: Callable[[str], None]
+    only: frozenset[str] = frozenset()
+    """the groups of cases that are asked for; none named means all"""
+
+    def wants(self, group: str) -> bool:
+        return not self.only or group in self.only
 
     def row(
         self,
@@ -80,14 +86,28 @@ def names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(room.__path__))
 
 
+def groups(name: str) -> tuple[str, ...]:
+    """The groups of cases that a benchmark can run by themselves; none if it is one whole."""
+    return tuple(getattr(_module(name), "GROUPS", ()))
+
+
 def run(
-    name: str, *, quick: bool, seed: int, workdir: Path, note: Callable[[str], None] = lambda _: None
+    name: str,
+    *,
+    quick: bool,
+    seed: int,
+    workdir: Path,
+    note: Callable[[str], None] = lambda _: None,
+    only: Collection[str] = (),
 ) -> Iterator[Row]:
-    """Run one benchmark by name, yielding its rows as they are measured."""
+    """Run one benchmark by name, or some of its groups of cases, yielding its rows as they are measured."""
+    yield from _module(name).run(BenchContext(name, quick, seed, workdir, note, frozenset(only)))
+
+
+def _module(name: str) -> ModuleType:
     if name not in names():
         raise InvalidValue(f"there is no benchmark {name!r}; there are: {', '.join(names())}")
-    module = importlib.import_module(f"flyball.lab.benchmarks.{name}")
-    yield from module.run(BenchContext(name, quick, seed, workdir, note))
+    return importlib.import_module(f"flyball.lab.benchmarks.{name}")
 
 
 def record(rows: list[Row], folder: Path, *, quick: bool, seed: int) -> Path:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from flyball.lab import broker_cases
 from flyball.lab.bench import BenchContext, Row
 
+GROUPS = tuple(module.name for module in pkgutil.iter_modules(broker_cases.__path__))
+
 
 def run(context: BenchContext) -> Iterator[Row]:
-    for module in pkgutil.iter_modules(broker_cases.__path__):
-        yield from importlib.import_module(f"{broker_cases.__name__}.{module.name}").cases(context)
+    for group in filter(context.wants, GROUPS):
+        yield from importlib.import_module(f"{broker_cases.__name__}.{group}").cases(context)

@@ -8,9 +8,18 @@ from flyball.errors import require
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.pipeline_cases import backlog, flow, kills, series, throughput
 
+_CASES = {
+    "throughput": throughput.cases,
+    "flow": flow.cases,
+    "backlog": backlog.cases,
+    "series": series.cases,
+    "kills": kills.cases,
+}
+GROUPS = tuple(_CASES)
+
 
 def run(context: BenchContext) -> Iterator[Row]:
     require("pyspark", "spark")
-    for group in (throughput, flow, backlog, series, kills):
-        context.note(f"  {group.__name__.rpartition('.')[2]} …")
-        yield from group.cases(context)
+    for group in filter(context.wants, GROUPS):
+        context.note(f"  {group} …")
+        yield from _CASES[group](context)

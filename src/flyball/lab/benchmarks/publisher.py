@@ -9,10 +9,19 @@ from flyball.lab.bench import BenchContext, Row
 from flyball.lab.publisher_cases import changes, latency, sharing, throughput, trouble
 from flyball.servers.rabbitmq import RabbitMqNode
 
+_CASES = {
+    "latency": latency.cases,
+    "throughput": throughput.cases,
+    "changes": changes.cases,
+    "trouble": trouble.cases,
+    "sharing": sharing.cases,
+}
+GROUPS = tuple(_CASES)
+
 
 def run(context: BenchContext) -> Iterator[Row]:
     require("pika", "rabbitmq")
     with RabbitMqNode(plugins=()) as node:
-        for group in (latency, throughput, changes, trouble, sharing):
-            context.note(f"  {group.__name__.rpartition('.')[2]} …")
-            yield from group.cases(context, node)
+        for group in filter(context.wants, GROUPS):
+            context.note(f"  {group} …")
+            yield from _CASES[group](context, node)
