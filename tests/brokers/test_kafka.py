@@ -6,6 +6,9 @@ import asyncio
 import json
 import multiprocessing
 import pickle
+import random
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -293,6 +296,76 @@ def test_repeats_of_a_sender_are_dropped_by_the_reader(kafka_url: str) -> None:
     asyncio.run(scenario())
 
 
+NAMED = """
+import asyncio, sys
+from flyball.brokers import Message, connect
+async def main(url, topic, count):
+    async with await connect(url) as broker:
+        sender = await broker.sender(topic, producer="a meter")
+        last = await sender.last_sequence()
+        # Numbers that are there already come again, and those before them that other partitions may lack.
+        for first in range(0 if last is None else max(0, last - 60), count, 20):
+            numbers = range(first, min(first + 20, count))
+            batch = [Message(b"%d" % at, id=f"m-{at}", key=b"%d" % at) for at in numbers]
+            assert all(result.ok for result in await sender.send_batch(batch, sequence=first))
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
+
+
+def numbers_in(url: str, topic: str) -> list[int]:
+    with open_log_reader(url, topic) as reader:
+        return [
+            int(body)
+            for partition in range(reader.partitions())
+            for chunk in reader.read_bodies(partition, *reader.bounds(partition))
+            for body in chunk.bodies
+        ]
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_named_producer_that_is_killed_repeats_nothing(kafka_url: str, partitions: int) -> None:
+    topic, count, rng = fresh(), 1200, random.Random(31)
+    create(kafka_url, topic, partitions)
+    command = [sys.executable, "-c", NAMED, kafka_url, topic, str(count)]
+    kills = 0
+    while len(numbers_in(kafka_url, topic)) < 900:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        goal = len(numbers_in(kafka_url, topic)) + rng.randint(1, 400)
+        while process.poll() is None and len(numbers_in(kafka_url, topic)) < goal:
+            time.sleep(0.005)
+        assert process.poll() in (None, 0), process.communicate()[1]
+        process.kill()
+        process.communicate()
+        kills += 1
+    subprocess.run(command, check=True)
+    assert kills > 0
+    assert sorted(numbers_in(kafka_url, topic)) == list(range(count))
+
+
+def test_a_name_that_the_topic_does_not_know_yet_and_strangers(kafka_url: str) -> None:
+    """Numbers of others, records without any, and more of them than are looked at first."""
+    topic = fresh()
+
+    async def scenario() -> None:
+        async with await connect(kafka_url) as broker:
+            await broker.declare(topic, "log")
+            one, two = [await broker.sender(topic, producer=name) for name in ("one", "one 1")]
+            await one.send_batch(numbered(5), sequence=100)
+            await (await broker.sender(topic)).send_batch(numbered(500))
+            assert [await each.last_sequence() for each in (one, two)] == [104, None]
+            await two.send_batch(numbered(5), sequence=7)
+            again = await broker.sender(topic, producer="one")
+            assert await again.last_sequence() == 104
+            results = await again.send_batch(numbered(4), sequence=103)
+            assert [result.duplicate for result in results] == [True, True, False, False]
+            found = await records(broker, topic, 0, *await broker.bounds(topic, 0))
+            assert len(found) == 5 + 500 + 5 + 2
+            assert all(not record.message.headers for record in found)
+
+    asyncio.run(scenario())
+
+
 # --- errors ------------------------------------------------------------------------------------------------
 
 
@@ -411,6 +484,33 @@ def test_a_frozen_broker_is_noticed_and_comes_back(fragile: KafkaServer) -> None
             confirmed = await _send_until_confirmed(broker, topic, lost, 5)
             assert confirmed == ids(lost)
             assert not sender.blocked
+
+    asyncio.run(scenario())
+
+
+def test_what_a_frozen_broker_took_after_all_is_not_sent_twice(fragile: KafkaServer) -> None:
+    topic = fresh()
+
+    async def scenario() -> None:
+        async with await connect(fragile.url) as broker:
+            await broker.declare(topic, "log")
+            sender = await broker.sender(topic, producer="meter")
+            sent = numbered(40)
+            assert all(result.ok for result in await sender.send_batch(sent[:10], sequence=0))
+            fragile.pause()
+            try:
+                parts = [sender.send_batch(sent[first : first + 10], sequence=first) for first in (10, 20, 30)]
+                for results in await asyncio.gather(*parts):
+                    assert [type(result.error) for result in results] == [Unconfirmed] * 10
+            finally:
+                fragile.resume()
+            for first in (10, 20, 30):
+                while not all(
+                    result.ok for result in await sender.send_batch(sent[first : first + 10], sequence=first)
+                ):
+                    await asyncio.sleep(0.05)
+            found = await records(broker, topic, 0, *await broker.bounds(topic, 0))
+            assert [record.message.id for record in found] == ids(sent)
 
     asyncio.run(scenario())
 

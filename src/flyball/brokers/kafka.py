@@ -1,7 +1,8 @@
 """Kafka behind the port: channels are topics, all of them logs. URL options: see `kafka_config`.
 
-The files: `kafka_send` (producer on a thread, watchdog), `kafka_receive` (group member, commits), `kafka_admin`
-(topics, offsets), `kafka_log` (reading by offset), `kafka_codec` (message ↔ record), `kafka_config` (URL, errors).
+The files: `kafka_sender` (the port's sender), `kafka_repeats` (what a topic holds of a named producer),
+`kafka_send` (producer on a thread, watchdog), `kafka_receive` (group member, commits), `kafka_admin` (topics,
+offsets), `kafka_log` (reading by offset), `kafka_codec` (message ↔ record), `kafka_config` (URL, errors).
 
 Durable: with one broker, topics declared here are flushed to disk before a record is confirmed; with several,
 a record is confirmed when at least two of them have it.
@@ -20,7 +21,9 @@ from flyball.brokers.kafka_codec import to_message
 from flyball.brokers.kafka_config import KafkaSettings
 from flyball.brokers.kafka_log import KafkaLogReader
 from flyball.brokers.kafka_receive import KafkaReceiver
-from flyball.brokers.kafka_send import KafkaSender, ProducerThread
+from flyball.brokers.kafka_repeats import Held
+from flyball.brokers.kafka_send import ProducerThread
+from flyball.brokers.kafka_sender import KafkaSender, NumberingSender
 from flyball.brokers.patterns import check_name, is_pattern, to_regex
 from flyball.brokers.port import Capabilities, ChannelInfo, Kind, Record, Start
 from flyball.brokers.url import BrokerUrl
@@ -50,16 +53,18 @@ class KafkaBroker(LogBroker[KafkaReceiver]):
             queues=False,
             logs=True,
             durable=True,
-            dedup=False,
+            dedup=True,
             shared_between_processes=True,
             max_body_bytes=self._settings.max_body_bytes,
         )
 
-    async def sender(self, channel: str, *, producer: str | None = None) -> KafkaSender:  # noqa: ARG002 (no dedup)
+    async def sender(self, channel: str, *, producer: str | None = None) -> KafkaSender:
         await asyncio.to_thread(self._admin.partitions, check_name(channel))
         if self._producer is None:
             self._producer = ProducerThread(self._settings, self._admin.answers)
-        return KafkaSender(self._producer, channel)
+        if producer is None:
+            return KafkaSender(self._producer, channel)
+        return NumberingSender(self._producer, channel, producer, Held(self._settings, channel, producer))
 
     async def subscribe(
         self, pattern: str, group: str, *, window: int = 100, start: Start = "latest"

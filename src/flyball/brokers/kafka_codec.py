@@ -4,7 +4,8 @@ Body and key are the record's value and key. The rest are headers: `message-id`,
 (seconds since 1970 as text: the record's own timestamp has only milliseconds, rules retention, and stays the
 time of sending), then the message's own headers. Kafka's headers are bytes without a type: text is UTF-8; for
 other values `header-types` names the type (i, f, b: number or truth as text; y: bytes), so that they come back as
-they were. A record without `message-id` comes from a foreign program: its place in the log is its id, and its
+they were. `producer-sequence` numbers the records of a named producer (`kafka_repeats`) and is no part of the
+message. A record without `message-id` comes from a foreign program: its place in the log is its id, and its
 timestamp the event time.
 """
 
@@ -19,6 +20,7 @@ from flyball.brokers.port import Delivery, HeaderValue, Message
 from flyball.brokers.quick import DELIVERY, MESSAGE, DeliveryDraft, MessageDraft, quick_message
 
 ID, CONTENT_TYPE, EVENT_TIME, TYPES = "message-id", "content-type", "event-time", "header-types"
+NUMBERED = "producer-sequence"
 
 _NO_HEADERS: Mapping[str, HeaderValue] = MappingProxyType({})
 _CREATE_TIME = 1  # confluent_kafka.TIMESTAMP_CREATE_TIME
@@ -121,6 +123,7 @@ def to_deliveries(
 def _full_message(record: Any, raw: dict[str, bytes | None]) -> Any:
     id, content_type = raw.pop(ID, None), raw.pop(CONTENT_TYPE, None)
     event_time, types = raw.pop(EVENT_TIME, None), raw.pop(TYPES, None)
+    raw.pop(NUMBERED, None)
     happened_s = None if event_time is None else float(event_time)
     if id is None:
         kind, stamp_ms = record.timestamp()

@@ -21,7 +21,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from flyball.brokers.kafka_codec import to_headers
+from flyball.brokers.kafka_codec import NUMBERED, to_headers
 from flyball.brokers.kafka_config import KafkaSettings, too_large, typed, unconfirmed
 from flyball.brokers.port import BrokerError, Message, SendResult, Unreachable
 from flyball.brokers.quick import quick_result
@@ -48,11 +48,14 @@ _UNKNOWN_FATE = {
 
 
 class _Batch:
-    """Messages on their way and what became of them."""
+    """Messages on their way and what became of them. `stamps` number those of a named producer."""
 
-    def __init__(self, settings: KafkaSettings, channel: str, messages: Sequence[Message]) -> None:
+    def __init__(
+        self, settings: KafkaSettings, channel: str, messages: Sequence[Message], stamps: Sequence[str] | None
+    ) -> None:
         self.channel = channel
         self.messages = messages
+        self.stamps = stamps
         self.next = 0
         self.results: list[SendResult | None] = [None] * len(messages)
         self.left = len(messages)
@@ -100,10 +103,12 @@ class ProducerThread:
         self._thread = threading.Thread(target=self._run, name="flyball-kafka-producer", daemon=True)
         self._thread.start()
 
-    async def send(self, channel: str, messages: Sequence[Message]) -> list[SendResult]:
+    async def send(
+        self, channel: str, messages: Sequence[Message], stamps: Sequence[str] | None = None
+    ) -> list[SendResult]:
         if self._closing:
             raise Unreachable(f"the connection to {self._settings.url} was closed: connect again")
-        batch = _Batch(self._settings, channel, messages)
+        batch = _Batch(self._settings, channel, messages, stamps)
         self._waiting.put(batch)
         return await batch.future
 
@@ -191,9 +196,10 @@ class ProducerThread:
                 if len(body) > limit:
                     batch.refused(index, too_large(self._settings, channel, len(body)))
                     continue
-                produce(
-                    channel, body, message.key, on_delivery=partial(reported, index), headers=to_headers(message)
-                )
+                headers = to_headers(message)
+                if batch.stamps is not None:
+                    headers.append((NUMBERED, batch.stamps[index]))
+                produce(channel, body, message.key, on_delivery=partial(reported, index), headers=headers)
             except BufferError:
                 batch.next = index
                 return index - first
@@ -234,24 +240,3 @@ def _unfit(message: Message, error: Exception) -> UnfitMessage:
     return UnfitMessage(
         f"message {message.id!r} cannot be sent: body and key have to be bytes, headers plain values ({error})"
     )
-
-
-class KafkaSender:
-    """Puts messages into one topic. Kafka keeps no (producer, sequence): repeats are dropped by their readers."""
-
-    def __init__(self, thread: ProducerThread, channel: str) -> None:
-        self._thread = thread
-        self._channel = channel
-
-    @property
-    def blocked(self) -> bool:
-        return self._thread.blocked
-
-    async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:  # noqa: ARG002
-        return await self._thread.send(self._channel, messages) if messages else []
-
-    async def last_sequence(self) -> int | None:
-        return None
-
-    async def close(self) -> None:
-        """Nothing of its own is open."""

@@ -44,8 +44,10 @@ class LogSinks:
     def add(self, log: str, producer: str | None, max_bytes: int | None = None) -> None:
         """Make sure the log exists and prepare to append to it under that producer's name.
 
-        Without a producer only `tell` appends, which drops no repeats.
+        Without a producer only `tell` appends, which drops no repeats. Who asks again gets the same sender.
         """
+        if (log, producer) in self._senders:
+            return
         self.declare(log, max_bytes)
         self._senders[log, producer] = self._run(self._connected.sender(log, producer=producer))
 
