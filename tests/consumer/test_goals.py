@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -78,10 +79,10 @@ def test_latency_lets_no_more_in_than_can_be_done_in_time(far: str) -> None:
         queue = await filled(far, 4000)
         consumer = Consumer(far, queue=queue, handler=one_at_a_time(0.01), goal="latency=0.2", period_s=0.4)
         async with consumer:
-            await until(lambda: len(consumer.receipts()) >= 15)
+            await until(lambda: len(consumer.receipts()) >= 18)
             assert consumer.window <= 0.2 / 0.01  # each in the window waits for those before it
-            tail = [one.measurement for one in consumer.receipts()[-5:] if isinstance(one.measurement, float)]
-            assert min(tail) <= 0.2
+            tail = [one.measurement for one in consumer.receipts()[-9:] if isinstance(one.measurement, float)]
+            assert statistics.median(tail) <= 0.2
 
     asyncio.run(scenario())
 

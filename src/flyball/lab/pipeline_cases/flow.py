@@ -42,7 +42,7 @@ MB = 1e6
 FAST, SLOW = 1.2 * MB, 0.7 * MB
 BAND = 0.03
 _LOOK_S = 0.05
-_UNCONTROLLED_S = 12.0
+_UNCONTROLLED_S = 10.0
 
 
 def cases(context: BenchContext) -> Iterator[Row]:
@@ -58,9 +58,9 @@ def cases(context: BenchContext) -> Iterator[Row]:
 def _cases(context: BenchContext, spark: SparkSession, folder: Path) -> Iterator[Row]:
     hosts, url = folder / "hosts.csv", f"sqlite:///{folder / 'broker.db'}"
     load.write_hosts(hosts)
-    load.fill(url, load.bodies(2_000_000 if context.quick else 4_000_000, context.seed), ends=False)
+    load.fill(url, load.bodies(1_300_000 if context.quick else 4_000_000, context.seed), ends=False)
     lane = _Lane(spark, url, load.config(hosts, rules=False, lanes={"count": 1}), folder / "controlled")
-    phase_s = 20.0 if context.quick else 40.0
+    phase_s = 14.0 if context.quick else 40.0
     with lane:
         lane.drain = FAST
         lane.wait_until_full_enough()

@@ -1,7 +1,8 @@
 """kill -9 of the driver or any other process of a running pipeline, again and again: exactly once in the end?
 
 `flyball run` with lanes that are processes of their own. Victims are chosen at random: the driver, the splitter, a
-lane, the combiner or the rules. When the driver was hit, the run is started again.
+lane, the combiner or the rules. When the driver was hit, the run is started again. It takes a quarter of an hour:
+not when quick.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ above = 2
 
 
 def cases(context: BenchContext) -> Iterator[Row]:
-    kills = 3 if context.quick else 20
+    if context.quick:
+        return
+    kills = 20
     folder = context.workdir / "kills"
     folder.mkdir()
     config = folder / "line.toml"

@@ -19,7 +19,7 @@ _SERIES_A_FILE = 50_000
 
 def cases(context: BenchContext) -> Iterator[Row]:
     """`many series`: 1,000,000 of them, fewer with --quick; linear: time of one among most, by that among few."""
-    sizes = (40_000, 120_000) if context.quick else (250_000, 500_000, 1_000_000)
+    sizes = (20_000, 60_000) if context.quick else (250_000, 500_000, 1_000_000)
     spark = spark_session("benchmark", workdir=context.workdir / "series")
     seconds: dict[int, float] = {}
     try:
