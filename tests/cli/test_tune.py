@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from flyball.brokers import Message, connect
@@ -23,17 +24,20 @@ def flyball(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_tune_writes_a_config_that_consume_runs(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(_HANDLER)
-
-    async def fill() -> None:
-        async with await connect(f"sqlite:///{tmp_path}/events.db") as broker:
+def fill(folder: Path) -> None:
+    async def send() -> None:
+        async with await connect(f"sqlite:///{folder}/events.db") as broker:
             await broker.declare("orders")
             sender = await broker.sender("orders")
             for _ in range(10):
                 await sender.send_batch([Message(b"x") for _ in range(500)])
 
-    asyncio.run(fill())
+    asyncio.run(send())
+
+
+def test_tune_writes_a_config_that_consume_runs(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(_HANDLER)
+    fill(tmp_path)
     where = ("sqlite:///events.db", "--queue", "orders", "--handler", "shop:handle", "--goal", "rate=200")
     tuned = flyball(
         tmp_path,
@@ -55,6 +59,25 @@ def test_tune_writes_a_config_that_consume_runs(tmp_path: Path) -> None:
     assert figures["goal"] == "rate=200"
     assert figures["acked"] == figures["handed"] > 0
     assert 2.0 < figures["window"] < 12.0
+
+
+def test_profiles_are_tuned_one_by_one_and_the_consumer_takes_the_one_that_fits(tmp_path: Path) -> None:
+    """By day a message takes 20 ms, by night 60 ms."""
+    fill(tmp_path)
+    where = ("sqlite:///events.db", "--queue", "orders", "--handler", "shop:handle", "--goal", "rate=100")
+    experiment = ("--max-window", "10", "--samples", "18", "--hold", "2", "--period", "0.25")
+    for name, took_s in (("day", "0.02"), ("night", "0.06")):
+        (tmp_path / "shop.py").write_text(_HANDLER.replace("0.02", took_s))
+        tuned = flyball(tmp_path, "tune", *where, *experiment, "--out", "orders.toml", "--profile", name)
+        assert tuned.returncode == 0, tuned.stderr
+    tables = tomllib.loads((tmp_path / "orders.toml").read_text())["profile"]
+    assert [one["name"] for one in tables] == ["day", "night"]
+
+    for name, took_s in (("night", "0.06"), ("day", "0.02")):
+        (tmp_path / "shop.py").write_text(_HANDLER.replace("0.02", took_s))
+        ran = flyball(tmp_path, "consume", "--config", "orders.toml", "--seconds", "4", "--json", "--quiet")
+        assert ran.returncode == 0, ran.stderr
+        assert f"profile {name}" in json.loads(ran.stdout)["advice"]
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
