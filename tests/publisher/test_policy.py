@@ -72,9 +72,9 @@ def test_auto_sends_a_lone_message_at_once_from_any_initial_batch(batch: int) ->
 
 
 @pytest.mark.parametrize("batch", [1, 500])
-def test_auto_carries_a_high_load_over_a_long_path_within_half_a_second(batch: int) -> None:
+def test_auto_carries_a_high_load_over_a_long_path_after_two_round_trips(batch: int) -> None:
     source = run("auto", 2000.0, capacity=15_000.0, trip_s=0.14, batch=batch, seconds=3.0)
-    late = sorted(took_s for came_s, took_s in source.latencies if came_s >= 0.5)
+    late = sorted(took_s for came_s, took_s in source.latencies if came_s >= 0.3)
     assert statistics.fmean(late) <= 1.1 * 0.14
     assert late[int(0.99 * len(late))] <= 1.3 * 0.14
 
@@ -160,6 +160,16 @@ def test_eight_publishers_that_join_one_after_the_other_end_with_equal_shares(
     assert jain([float(share) for share in shares]) >= 0.97
     # Draining for two round trips in five seconds is what the truth about the round trip costs.
     assert sum(shares) > used * 2000.0 * 5.0
+
+
+def test_windows_far_too_large_come_down_together_and_are_equal_in_time() -> None:
+    """Joining a slow broker within 4 s, most take the queue of the others for distance until all have drained."""
+    starts_s = [101.52, 102.01, 102.27, 102.58, 103.58, 103.7, 104.09, 105.4]
+    policy = rules.Policy(catalogue.make("auto"))
+    sources = [Source(policy, lambda _: 250.0, start_s=start_s) for start_s in starts_s]
+    FifoBroker(sources, capacity=lambda _: 500.0, round_trip_s=0.14, tick_s=0.01).run(125.4)
+    shares = [sum(count for time_s, count in s.confirmed if time_s >= 120.4) for s in sources]
+    assert jain([float(share) for share in shares]) >= 0.97
 
 
 def test_a_static_batch_diverges_where_n_over_t_poll_is_below_the_load() -> None:

@@ -81,12 +81,14 @@ class Auto:
     shortest round trip r of that while exceeds the minimal one; d = max(queue_s, queue_share · minimal round
     trip) is how long a window of `share` messages may queue. Wanted is the window W* = share·(d/q)³:
 
-    * W > W*: W falls to W·(W*/W)^step, at most by the part `cut`; a window that the application does not use
-      falls from what was used;
+    * W > W*: W falls to W·(W*/W)^step, at most by the part `cut`, or by what takes a longer queue back to d;
+      a window that the application does not use falls from what was used;
     * else, if the window was the brake: W doubles until it has fallen once, as soon as W* is seen to be
       larger; after that it rises by step·(W* − W), at most by a quarter;
     * else the application is the brake, and W stays;
     * trouble (blocked, refused, silent): W halves at once, and looks for the knee anew when confirms come.
+
+    The first round begins before anything is sent: the first confirm already doubles a window that is too small.
 
     The step is gain·q/(q + 3·r). If all who share the broker change W by the same part, the queue changes by
     r times that part, and W* by −3·r/q times: for gain 1 that is Newton's step.
@@ -155,6 +157,9 @@ class Auto:
         if seen.trouble > 0.0:
             state, reason = self._back_off(state, sample.time)
         elif seen.transfer_s < 0.0:
+            if state.began_s is None:
+                # What leaves before the first confirm is sent under this window as well.
+                state = replace(_new_round(state, sample.time), measured_s=sample.time)
             reason = "nothing was confirmed"
         else:
             state, reason = self._confirmed(state, seen, sample.time)
@@ -185,11 +190,12 @@ class Auto:
             # Everything that is on the way now has come back one present round trip from now; after a stall that
             # trip says nothing about the next.
             until_s = now_s + max(min(trip_s, _LONGEST_DRAIN_TRIPS * shortest_s), _SHORTEST_DRAIN_S)
-            state = replace(state, measured_s=now_s, drain_until_s=until_s)
+            # Right after it the broker is empty for everybody: no time to double.
+            state = replace(state, measured_s=now_s, drain_until_s=until_s, doubling=False)
             return _new_round(state, now_s), "measuring the round trip anew: draining"
         # Only what was sent under the present window tells what that window does, and not what left at once when
         # it was raised: such a burst queues behind itself, once. At the very start there is no time for that.
-        starting = state.doubling and state.window < _STARTED
+        starting = state.doubling and state.window < _STARTED and state.troubled_s is None
         if now_s - trip_s < began_s + (0.0 if starting else shortest_s) - 1e-9:
             return state, "measuring"
         round_trip_s = trip_s if state.round_trip_s is None else min(trip_s, state.round_trip_s)
@@ -212,8 +218,8 @@ class Auto:
         wanted = self._wanted(state)
         if wanted < window:
             # By ratio, so that who has many times too much is soon down.
-            left = max((wanted / window) ** self._step(state), 1.0 - self.cut)
-            state = replace(state, window=max(1.0, left * window), doubling=False)
+            lowered = max(window * (wanted / window) ** self._step(state), self._least(state, window))
+            state = replace(state, window=max(1.0, lowered), doubling=False)
             return _new_round(state, now_s), "messages queue at the broker: lowered"
         if not state.limited:
             return _new_round(state, now_s), "the application is the brake: kept"
@@ -223,6 +229,17 @@ class Auto:
             grown = min(window + self._step(state) * (wanted - window), 1.25 * window + 1.0)
             reason = "the broker keeps up: raised"
         return _new_round(replace(state, window=min(grown, float(self.max_window))), now_s), reason
+
+    def _least(self, state: AutoState, window: float) -> float:
+        """What is left of a window at least when it is lowered.
+
+        If all who share the broker keep the part that makes their queue as long as it may be, a queue many times
+        that long is gone in one round, not in ten. Small windows are not what made it: they are spared that.
+        """
+        shortest_s = state.trips[0][1]
+        to_allowed = (shortest_s + self._allowed_s(state)) / (shortest_s + _queued_s(state))
+        gently = (1.0 - self.cut) * window
+        return min(gently, max(to_allowed * window, self.share))
 
     def _step(self, state: AutoState) -> float:
         """The part of the way to the wanted window that is made at once: Newton's step for the case that all who

@@ -36,7 +36,7 @@ def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
         with reached(node, round_trip_s) as (url, _):
             found = [
                 asyncio.run(_after_burst_s(context, node, url, context.seed + turn))
-                for turn in range(3 if context.quick else 7)
+                for turn in range(3 if context.quick else 5)
             ]
             trips = statistics.median(found) / max(_LONGEST_POLL_S, round_trip_s)
             yield context.row(f"recovery burst 50x {1000 * round_trip_s:g} ms", trips, "round trips", goal=5.0)
@@ -53,7 +53,7 @@ def _steps_in_the_twin(context: BenchContext) -> Iterator[Row]:
     end_s = 1000.0 / faster
     runs = [
         run_publisher(tuned("auto"), Steps(profile), seed=context.seed + k, duration_s=end_s)
-        for k in range(3 if context.quick else 10)
+        for k in range(3 if context.quick else 5)
     ]
     ends = [start_s for start_s, _ in profile[1:]] + [end_s]
     worst_s = 0.0

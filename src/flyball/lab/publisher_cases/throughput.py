@@ -28,7 +28,7 @@ def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     memory: list[float] = []
     durable: list[float] = []
     raw: dict[int, list[float]] = {batch: [] for batch in batches}
-    for turn in range(-1, 3 if context.quick else 7):  # the first turn warms up
+    for turn in range(-1, 3 if context.quick else 5):  # the first turn warms up
         for batch in batches:
             rate = asyncio.run(_raw_rate(node, batch, count))
             raw[batch] += [rate] if turn >= 0 else []
@@ -84,7 +84,7 @@ def _kafka(context: BenchContext) -> Iterator[Row]:
     with server:
         pairs = [
             (asyncio.run(_kafka_rate(server.url, count)), kafka.send_raw(server.url, [*chain(*_made(count))]))
-            for _ in range(4 if context.quick else 8)
+            for _ in range(4 if context.quick else 6)
         ][1:]
     yield context.row(
         "kafka rate",
