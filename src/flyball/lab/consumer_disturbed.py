@@ -18,7 +18,7 @@ from flyball.lab.consumer_rig import ONE_WAY_S, LiveRun, Rig, run_live
 
 GOAL = 400.0
 HANDLERS = 2
-ONSET = 8  # the sample after which a disturbance sets in
+ONSET = 6  # the sample after which a disturbance sets in
 SAMPLES = ONSET + 11
 SLOW_HANDLING_S = 0.010
 DRIFT_S, DRIFT = 60, 3.0

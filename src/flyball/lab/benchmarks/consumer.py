@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.consumer_cases import disturbances, holding, overhead
-from flyball.lab.consumer_contenders import DEFAULT, FIXED, PRINTED, contenders, open_loop, our_pi
+from flyball.lab.consumer_contenders import DEFAULT, PRINTED, contenders, open_loop, our_pi
 from flyball.lab.consumer_disturbed import GOAL, HANDLERS
 from flyball.lab.consumer_rig import Rig
 
@@ -31,7 +31,7 @@ def run(context: BenchContext) -> Iterator[Row]:
 def _control(context: BenchContext, rig: Rig) -> Iterator[Row]:
     """What is judged beside S1's plant, found by an open-loop run first."""
     quick = context.quick
-    windows = tuple(float(w) for w in ((1, *range(2, 29, 2)) if quick else range(1, 33)))
+    windows = tuple(float(w) for w in ((1, *range(3, 29, 3)) if quick else range(1, 33)))
     seen = open_loop(rig, windows, concurrency=HANDLERS)
     static_pi, fit = our_pi(*seen)
     gain, top = fit.model.gain, fit.linear_range[1]
@@ -40,11 +40,10 @@ def _control(context: BenchContext, rig: Rig) -> Iterator[Row]:
     yield context.row("plant R2", fit.r2, "fraction", goal=0.8, better="higher")
     everybody = contenders(GOAL, gain, static_pi)
     pair = [one for one in everybody if one.name in (DEFAULT, PRINTED)]
-    core = [one for one in everybody if one.name in (DEFAULT, PRINTED, FIXED)]
     if context.wants("goal"):
-        yield from holding.one_goal(context, rig, core if quick else everybody, 3)
+        yield from holding.one_goal(context, rig, pair if quick else everybody, 3)
     if context.wants("goals-in-turn"):
-        yield from holding.goals_in_turn(context, rig, pair if quick else everybody, 2 if quick else 3, gain * top)
+        yield from holding.goals_in_turn(context, rig, pair if quick else everybody, 3, gain * top)
     if context.wants("noise"):
         yield from holding.noise(context, rig, pair, 1 if quick else 3)
     if context.wants("disturbances"):

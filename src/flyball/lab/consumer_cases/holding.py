@@ -38,9 +38,9 @@ def one_goal(context: BenchContext, rig: Rig, who: Sequence[Contender], repeats:
 def goals_in_turn(
     context: BenchContext, rig: Rig, who: Sequence[Contender], repeats: int, top_rate: float
 ) -> Iterator[Row]:
-    """The published runs keep each goal for 100 samples; here it is 20 (8 when quick), so that a slow way to the
-    next goal weighs five times as much."""
-    each = 8 if context.quick else 20
+    """The published runs keep each goal for 100 samples; here it is 12 (8 when quick), so that a slow way to the
+    next goal weighs eight times as much."""
+    each = 8 if context.quick else 12
     goals = [goal * TOP_SHARE * top_rate / GOALS_IN_TURN[1] for goal in GOALS_IN_TURN]
 
     def one(contender: Contender, _: int) -> Figures:
@@ -91,7 +91,7 @@ def goals_in_turn(
 
 
 def noise(context: BenchContext, rig: Rig, who: Sequence[Contender], repeats: int) -> Iterator[Row]:
-    samples = 16 if context.quick else 40
+    samples = 14 if context.quick else 40
 
     def one(contender: Contender, repetition: int) -> Figures:
         metric = told_noisily(NOISE, (context.seed, repetition))  # the same noise for every contender
