@@ -235,6 +235,27 @@ def test_the_bulk_reader_reads_ranges_and_can_be_pickled(rabbitmq: RabbitMqNode)
 # --- errors ------------------------------------------------------------------------------------------------
 
 
+def test_the_bulk_reader_serves_threads_and_callers_in_an_event_loop(rabbitmq: RabbitMqNode) -> None:
+    log, url = fresh(), rabbitmq.stream_url
+
+    async def scenario() -> None:
+        async with await connect(url) as broker:
+            await broker.declare(log, "log")
+            await (await broker.sender(log)).send_batch(numbered(300))
+        with open_log_reader(url, log) as reader:
+
+            def count() -> int:
+                return sum(len(chunk.bodies) for chunk in reader.read_bodies(0, *reader.bounds(0)))
+
+            assert count() == 300
+            for chunk in reader.read_bodies(0, 0, 300):
+                assert chunk.first_offset == 0
+                break
+            assert await asyncio.gather(*(asyncio.to_thread(count) for _ in range(6))) == [300] * 6
+
+    asyncio.run(scenario())
+
+
 def test_errors_are_one_sentence_without_the_password(rabbitmq: RabbitMqNode) -> None:
     (closed,) = free_ports(1)
     stream = rabbitmq.ports.stream

@@ -1,9 +1,14 @@
-"""Reads RabbitMQ streams by offset, synchronously and in bulk, on a private event loop."""
+"""Reads RabbitMQ streams by offset, synchronously and in bulk, on an event loop in a thread of its own.
+
+A thread, because whoever asks may be inside a running event loop, where another one cannot be run, or may be
+several threads at a time.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from typing import Any, Self, TypeVar
 
@@ -17,12 +22,22 @@ from flyball.brokers.url import BrokerUrl
 Answer = TypeVar("Answer")
 
 
-async def _next(chunks: AsyncGenerator[Chunk, None]) -> Chunk:
-    return await anext(chunks)
+async def _next(chunks: AsyncGenerator[Chunk, None]) -> Chunk | None:
+    return await anext(chunks, None)
+
+
+async def _end(admin: StreamAdmin | None) -> None:
+    """Disconnect, and break off what a caller that was interrupted had asked for."""
+    if admin is not None:
+        await admin.close()
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 class StreamLogReader:
-    """A `LogReader` of one log. Connection and loop are made on first use, and again in a forked process."""
+    """A `LogReader` of one log. Connection and thread are made on first use, and again in a forked process."""
 
     def __init__(self, url: BrokerUrl, log: str) -> None:
         self._url = url
@@ -30,6 +45,7 @@ class StreamLogReader:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._admin: StreamAdmin | None = None
         self._owner_pid = -1
+        self._opening = threading.Lock()
 
     def __getstate__(self) -> tuple[BrokerUrl, str]:
         return self._url, self._log
@@ -48,33 +64,37 @@ class StreamLogReader:
         admin = self._opened()
         chunks = read_chunks(admin.settings, self._log, partition, max(start, first), min(stop, end))
         try:
-            while True:
-                try:
-                    chunk = self._run(_next(chunks))
-                except StopAsyncIteration:
-                    return
+            while (chunk := self._run(_next(chunks))) is not None:
                 bodies = [
                     decode(raw, self._log, offset).body for offset, raw in enumerate(chunk.entries, chunk.first)
                 ]
                 yield LogChunk(chunk.first, bodies)
         finally:
-            self._run(chunks.aclose())
+            if self._loop is not None:  # else it was closed before the reading came to its end
+                self._run(chunks.aclose())
 
     def _opened(self) -> StreamAdmin:
-        if self._admin is None or self._owner_pid != os.getpid():
-            self._owner_pid = os.getpid()
-            self._loop = asyncio.new_event_loop()
-            settings = StreamSettings.of(self._url)
-            self._admin = StreamAdmin(settings, self._run(StreamClient.open_to(settings)))
-        return self._admin
+        if self._owner_pid != os.getpid():  # the lock may have been held when this process was forked
+            self._opening = threading.Lock()
+            self._admin, self._loop, self._owner_pid = None, None, os.getpid()
+        with self._opening:
+            if self._admin is None:
+                settings = StreamSettings.of(self._url)
+                self._admin = StreamAdmin(settings, self._run(StreamClient.open_to(settings)))
+            return self._admin
 
     def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        assert self._loop is not None
-        return self._loop.run_until_complete(work)
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="flyball-streams", daemon=True)
+            self._thread.start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def close(self) -> None:
-        if self._admin is not None and self._loop is not None and self._owner_pid == os.getpid():
-            self._run(self._admin.close())
+        if self._owner_pid == os.getpid() and self._loop is not None:
+            self._run(_end(self._admin))
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
             self._loop.close()
         self._admin = self._loop = None
 

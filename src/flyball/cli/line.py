@@ -250,7 +250,7 @@ async def _feed(
     feed = Feed(config.pipeline.input, events, END_OF_INPUT, per_second=config.source.per_second)
     fed: Fed | None = None
     async for fed in feed.run(url, stop):
-        done = pipeline.totals.events_in
+        done = (await asyncio.to_thread(lambda: pipeline.totals)).events_in
         narrator.report(f"{fed.events:,} events published, {done:,} through tier 1, {narrator.alerts} alerts")
     return None if fed is None else fed.publisher
 

@@ -76,14 +76,16 @@ class ResultQueues:
         return [lane for lane, cursor in self._cursors.items() if cursor.ready]
 
     def end(self, lane: int) -> int:
-        return self._bounds(lane)[1]
+        """Where the queue ends now. Others than the combiner's thread may ask: readers belong to one thread."""
+        with open_log_reader(self._url, queue_name(self._results, lane)) as reader:
+            return _bounds(reader)[1]
 
     def fetch(self) -> None:
         """Read ahead, within bounds."""
         for lane, cursor in self._cursors.items():
             if cursor.ready_bytes >= _READ_AHEAD_BYTES:
                 continue
-            first, end = self._bounds(lane)
+            first, end = _bounds(self._readers[lane])
             if end <= cursor.fetched:
                 continue
             self._refuse_loss(lane, first, cursor.fetched)
@@ -123,7 +125,7 @@ class ResultQueues:
             cursor.place = (place[0], place[1])
             cursor.taken_bytes, cursor.totals = taken_bytes, Totals(**totals)
             if keep < following:
-                self._refuse_loss(lane, self._bounds(lane)[0], keep)
+                self._refuse_loss(lane, _bounds(self._readers[lane])[0], keep)
                 for offset, body in self._bodies(lane, keep, following):
                     yield cursor, offset, entry.decode(body).rows
 
@@ -136,12 +138,6 @@ class ResultQueues:
             offsets = chunk.offsets or range(chunk.first_offset, chunk.first_offset + len(chunk.bodies))
             yield from zip(offsets, chunk.bodies, strict=True)
 
-    def _bounds(self, lane: int) -> tuple[int, int]:
-        try:
-            return self._readers[lane].bounds(0)
-        except NoSuchChannel:
-            return 0, 0  # the lane has not begun yet
-
     def _refuse_loss(self, lane: int, first: int, needed: int) -> None:
         if first > needed:
             name = queue_name(self._results, lane)
@@ -149,3 +145,10 @@ class ResultQueues:
                 f"the result queue {name} begins at {first}, but results from {needed} on are still needed: "
                 "make lanes.queue_bytes larger"
             )
+
+
+def _bounds(queue: LogReader) -> tuple[int, int]:
+    try:
+        return queue.bounds(0)
+    except NoSuchChannel:
+        return 0, 0  # the lane has not begun yet
