@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import pickle
 import random
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,10 @@ from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import BrokerError
 from flyball.cli.line import LineConfig
 from flyball.errors import InvalidValue
+from flyball.pipeline import entry
 from flyball.pipeline.source import LogStreamReader
 from flyball.pipeline.spool import spooled
+from tests.pipeline.test_kill import run as start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,6 +128,73 @@ def test_spark_reads_a_queue_through_its_spool(amqp_url: str, tmp_path: Path, sp
         finally:
             query.stop()
     assert sorted(id for ids in by_batch.values() for id in ids) == list(range(800))
+
+
+LINE = """
+folder = "data"
+
+[source]
+kind = "queue"
+url = "{url}"
+queue = "{queue}"
+
+[pipeline]
+columns = "id bigint, event_time double"
+event_time = "event_time"
+max_rows = 500
+
+[[pipeline.tier1]]
+keep = "id % 2 = 0"
+
+[[pipeline.rules]]
+name = "many"
+aggregate = "count"
+column = "id"
+window_s = 100
+above = 0
+"""
+
+
+def result_ids(log_url: str) -> list[int]:
+    try:
+        with open_log_reader(log_url, "results") as reader:
+            bodies = [body for chunk in reader.read_bodies(0, *reader.bounds(0)) for body in chunk.bodies]
+    except BrokerError:
+        return []
+    return [row["id"] for body in bodies for row in entry.in_order(entry.decode(body)).to_pylist()]
+
+
+def test_a_run_on_a_queue_is_killed_and_has_every_message_once(amqp_url: str, tmp_path: Path) -> None:
+    queue, count = f"line-{uuid.uuid4().hex}", 6000
+    config = tmp_path / "line.toml"
+    config.write_text(LINE.format(url=amqp_url, queue=queue))
+    log_url = f"sqlite:///{tmp_path / 'data' / 'broker.db'}"
+    fill(amqp_url, queue, 0, count // 2)
+    killed = start(config)
+    while killed.poll() is None and not result_ids(log_url):
+        time.sleep(0.02)
+    fill(amqp_url, queue, count // 2, count // 2 + 500)  # so it has something to move when it is killed
+    with suppress(ProcessLookupError):  # what it said is told below
+        os.killpg(killed.pid, signal.SIGKILL)
+    _, told = killed.communicate()
+    assert killed.returncode == -signal.SIGKILL, told
+    assert len(result_ids(log_url)) < count // 2
+    fill(amqp_url, queue, count // 2 + 500, count + 20)  # the last ones only carry event time on
+    again = start(config)
+    wanted = list(range(0, count, 2))
+    while again.poll() is None and len(result_ids(log_url)) < len(wanted):
+        time.sleep(0.05)
+    again.terminate()
+    answer, told = again.communicate()
+    assert again.returncode == 0, told
+    assert "continues here" in told
+    assert result_ids(log_url)[: len(wanted)] == wanted
+    document = json.loads(answer)
+    assert (document["lost"], document["duplicated"], document["disordered"], document["late"]) == (0, 0, 0, 0)
+    assert document["events_in"] == count + 20
+    assert document["results"] + document["filtered"] + document["waiting"] == count + 20
+    assert left(amqp_url, queue) == 0
+    assert sorted(spooled_ids(log_url, "events")) == list(range(count + 20))
 
 
 def _with(url: str, queue: str) -> str:
