@@ -17,7 +17,7 @@ from flyball.control.models import first_order
 from flyball.control.verify import verify
 from flyball.errors import InvalidValue
 from flyball.pipeline import policy
-from flyball.pipeline.policy import Balancer, FlowControl, LaneProgress, Merge, Pace, balancing
+from flyball.pipeline.policy import Balancer, FlowControl, LaneProgress, Merge, Pace, balancing, failures
 
 MB = 1_000_000
 
@@ -240,3 +240,22 @@ def test_each_region_of_the_schedule_is_a_design_that_passes() -> None:
     for _, sensitivity in balancing._REGIONS:
         made = design(policy.lane_plant(sensitivity), "pi", settling=12, overshoot=0.1)
         assert made.certificate.accepted
+
+
+# --- failures
+
+
+def test_tries_are_bounded_and_come_back_after_a_while_or_for_who_was_killed() -> None:
+    retrying = failures.Retrying(0.0)
+    times = [retrying.again_at(1.0) for _ in range(failures.TRIES)]
+    waits_s = [again_s - 1.0 for again_s in times if again_s is not None]
+    assert len(waits_s) == failures.TRIES
+    assert all(0 < wait_s <= 5 for wait_s in waits_s)
+    assert max(waits_s) == waits_s[-1]
+    assert retrying.again_at(1.0) is None
+    assert retrying.again_at(1.0, blameless=True) is not None
+    for _ in range(failures.TRIES):
+        retrying.again_at(1.0)
+    retrying.begun(2.0)
+    assert retrying.again_at(3.0) is None
+    assert retrying.again_at(62.0) is not None

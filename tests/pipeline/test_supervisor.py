@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flyball.pipeline.queries import PipelineFailed
-from flyball.pipeline.supervisor import Supervisor
+from flyball.pipeline.supervisor import FOR_GOOD, Supervisor
 from flyball.processes.process import start_time
 
 # A process with a child of its own, as a lane has Spark's JVM.
@@ -72,6 +72,19 @@ def test_who_fails_at_once_again_and_again_is_given_up_with_its_last_words(tmp_p
         supervisor.start("combiner", [sys.executable, "-c", "raise SystemExit('the disk is full')"])
         with pytest.raises(PipelineFailed, match=r"combiner ended 6 times in a row.*the disk is full"):
             check_for_ever(supervisor)
+    finally:
+        supervisor.close()
+
+
+def test_who_says_that_it_would_fail_again_is_not_tried_again(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    supervisor.open()
+    said = f"import sys; sys.stderr.write('no such column'); sys.exit({FOR_GOOD})"
+    try:
+        supervisor.start("lane", [sys.executable, "-c", said])
+        with pytest.raises(PipelineFailed, match=r"lane cannot go on, see .*no such column"):
+            check_for_ever(supervisor)
+        assert supervisor.restarts() == {"lane": 0}
     finally:
         supervisor.close()
 

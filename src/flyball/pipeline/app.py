@@ -116,6 +116,10 @@ class Pipeline:
         """Spark's reports on the last batches of a query: "tier1", or "rule-" and the rule's name."""
         return self._running.progress(query)
 
+    def restarts(self) -> dict[str, int]:
+        """How often each query had to be started again, by its name."""
+        return self._running.restarts()
+
     def drain(self) -> None:
         """Wait until everything that is in the input log now has gone all the way through."""
         with open_log_reader(self._url, self._config.input) as reader:

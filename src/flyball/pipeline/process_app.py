@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import sys
 import threading
 import time
@@ -26,10 +27,12 @@ from flyball.pipeline.alert_tail import AlertTail
 from flyball.pipeline.app import refuse_embedded_on_several_hosts, refuse_lanes
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.ledger import Totals
+from flyball.pipeline.queries import PipelineFailed
 from flyball.pipeline.queues import Level, QueueLevels, lanes_name, last_bodies, rules_name, wanted_lanes
 from flyball.pipeline.sink import LogSinks
 from flyball.pipeline.sinks import Sinks
 from flyball.pipeline.splitter import declare_ticks
+from flyball.pipeline.submitted import is_submitted, leave_gateway, submitted_settings
 from flyball.pipeline.supervisor import Supervisor
 from flyball.pipeline.ticks import Tick, ticks_name
 from flyball.pipeline.tier_two import AlertHandler, TierTwo
@@ -60,6 +63,7 @@ class ProcessPipeline:
         self._written = Sinks(url, config, self._folder, self._sinks)
         self._lock: TextIO | None = None
         self._begun = False
+        self._submitter = os.getppid() if is_submitted() else None
         self._reading = threading.Lock()
         self._counted_s = float("-inf")
         self._totals = Totals()
@@ -76,7 +80,9 @@ class ProcessPipeline:
         self._rules.open()
         self._begun = True
         self._supervisor.open()
-        Order(self._url, config, self._folder, tuple(sys.path)).save(self._order)
+        settings = submitted_settings()
+        leave_gateway()
+        Order(self._url, config, self._folder, tuple(sys.path), settings).save(self._order)
         self._alerts.start()
         lanes = {*range(self._wanted_lanes()), *self._unfinished()}
         names = [*map(lane_role, sorted(lanes)), *([RULES] if config.rules else []), COMBINER, SPLITTER]
@@ -122,6 +128,8 @@ class ProcessPipeline:
 
     def check(self) -> None:
         """Raise if a part failed again and again."""
+        if self._submitter is not None and os.getppid() != self._submitter:
+            raise PipelineFailed("spark-submit, which ran this pipeline, is gone: start it again to go on")
         self._supervisor.check()
         self._alerts.check()
         self._written.check()

@@ -49,6 +49,14 @@ def balance_receipt(now_s: float, delays_s: Sequence[float], before: Value, afte
     return _receipt("lanes balance", now_s, (mean_s,) * len(delays_s), tuple(delays_s), before, after)
 
 
+def restart_receipt(query: str, now_s: float, restarts: int, reason: str) -> Receipt:
+    """A query failed in a way that passes, and is started again, for that many times now; there should be none."""
+    return replace(
+        _receipt(f"query {query}", now_s, 0.0, float(restarts), 0.0, 0.0, reason=reason),
+        alert=f"the query {query} is started again",
+    )
+
+
 def _receipt(
     loop: str,
     now_s: float,

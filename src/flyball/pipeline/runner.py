@@ -10,6 +10,7 @@ from flyball.pipeline.app import Pipeline
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.ledger import Totals
 from flyball.pipeline.process_app import ProcessPipeline
+from flyball.pipeline.submitted import on_submitted_master
 from flyball.pipeline.tier_two import AlertHandler
 
 
@@ -41,6 +42,7 @@ def open_pipeline(
     url: str, config: PipelineConfig, folder: Path, on_alert: AlertHandler = lambda _alert: None
 ) -> RunningPipeline:
     """The pipeline, not started yet, in the way that the config chooses."""
+    config = on_submitted_master(config)
     _keep_runner(config.chosen_runner, folder)
     if config.chosen_runner == "process":
         return ProcessPipeline(url, config, folder, on_alert)

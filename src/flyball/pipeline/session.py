@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from flyball.errors import require
 from flyball.java import java_home
+from flyball.pipeline.submitted import submitted_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,9 @@ _SETTINGS = {
     ),
 }
 
+# The same where the JVM was there before us, under spark-submit.
+_QUIET = {"spark.log.level": "ERROR"}
+
 
 def spark_session(
     name: str = "flyball",
@@ -46,8 +50,8 @@ def spark_session(
 ) -> SparkSession:
     """A session with the source `flyball` registered.
 
-    `settings` win over ours. With a `workdir`, what Spark's processes print goes to `spark.log` there. Whatever
-    `master` says, driver and Python workers run this very interpreter.
+    `settings` win over what spark-submit was told, and that over ours. With a `workdir`, what Spark's processes
+    print goes to `spark.log` there. Whatever `master` says, driver and Python workers run this very interpreter.
     """
     require("pyspark", "spark")
     os.environ["JAVA_HOME"] = str(java_home())
@@ -62,7 +66,7 @@ def spark_session(
     if workdir is not None:
         builder = builder.config("spark.sql.warehouse.dir", str(workdir / "warehouse"))
         builder = builder.config("spark.local.dir", str(workdir / "local"))
-    for key, value in {**_SETTINGS, **(settings or {})}.items():
+    for key, value in {**_SETTINGS, **_QUIET, **submitted_settings(), **(settings or {})}.items():
         builder = builder.config(key, value)
     with _children_speak_to(workdir / "spark.log" if workdir is not None else None):
         session = builder.getOrCreate()

@@ -13,24 +13,19 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flyball.brokers.backoff import delays_s
+from flyball.pipeline.policy import failures
 from flyball.pipeline.queries import PipelineFailed
 from flyball.processes import guardian
 from flyball.processes.process import OwnProcess, tail
 
 _LOOK_S = 0.05
-_TRIES = 5
-_HEALTHY_S = 60.0
-_FIRST_S, _LONGEST_S = 0.2, 5.0
 _GRACE_S = 15.0
-
-
-def _pauses() -> Iterator[float]:
-    return delays_s(_TRIES, first_s=_FIRST_S, longest_s=_LONGEST_S)
+FOR_GOOD = 3
+"""exit status of a process that would fail again however often it is started"""
 
 
 @dataclass(slots=True)
@@ -38,11 +33,10 @@ class _Child:
     name: str
     command: tuple[str, ...]
     process: OwnProcess | None = None
-    since_s: float = 0.0
     restarts: int = 0
     wanted: bool = True
     again_s: float | None = None
-    pauses: Iterator[float] = field(default_factory=_pauses)
+    retrying: failures.Retrying = field(default_factory=lambda: failures.Retrying(time.monotonic()))
     failure: str | None = None
 
 
@@ -133,15 +127,15 @@ class Supervisor:
         if child.process.alive:
             return
         child.process.kill_session()
+        status = _status(child.process)
+        said = f"see {self._log(child.name)}: {tail(self._log(child.name), 3)}"
+        if status == FOR_GOOD:
+            child.failure = f"{child.name} cannot go on, {said}"
+            return
         # Who is killed from outside did nothing wrong; who ends by itself at once will do so again.
-        if now_s - child.since_s >= _HEALTHY_S or _was_killed(child.process):
-            child.pauses = _pauses()
-        pause_s = next(child.pauses, None)
-        if pause_s is None:
-            said = tail(self._log(child.name), 3)
-            child.failure = f"{child.name} ended {_TRIES + 1} times in a row, see {self._log(child.name)}: {said}"
-        else:
-            child.again_s = now_s + pause_s
+        child.again_s = child.retrying.again_at(now_s, blameless=status == -signal.SIGKILL)
+        if child.again_s is None:
+            child.failure = f"{child.name} ended {failures.TRIES + 1} times in a row, {said}"
 
     def _spawn(self, child: _Child) -> None:
         environment = {**os.environ, "FLYBALL_READY": str(_ready_file(self._folder, child.name))}
@@ -150,7 +144,8 @@ class Supervisor:
         )
         guardian.watch_process(child.process)
         self._record(child.name).write_text(json.dumps(child.process.record()))
-        child.since_s, child.again_s = time.monotonic(), None
+        child.retrying.begun(time.monotonic())
+        child.again_s = None
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
@@ -170,9 +165,9 @@ def _ready_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.ready"
 
 
-def _was_killed(process: OwnProcess) -> bool:
+def _status(process: OwnProcess) -> int | None:
     popen: subprocess.Popen[bytes] | None = process.popen
-    return popen is not None and popen.returncode == -signal.SIGKILL
+    return None if popen is None else popen.returncode
 
 
 def _end_leftover(record: Path) -> None:

@@ -14,9 +14,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -27,13 +27,13 @@ from flyball.pipeline.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.lane import Lanes
 from flyball.pipeline.monitor import monitor_name
-from flyball.pipeline.queries import Queries
+from flyball.pipeline.queries import FailedForGood, Queries
 from flyball.pipeline.queues import rules_name
 from flyball.pipeline.receipts import ReceiptFile
 from flyball.pipeline.session import spark_session
 from flyball.pipeline.sink import LogSinks
 from flyball.pipeline.splitter import Splitter, SplitterSettings
-from flyball.pipeline.supervisor import say_ready
+from flyball.pipeline.supervisor import FOR_GOOD, say_ready
 from flyball.pipeline.tier_one import TierOne
 from flyball.pipeline.tier_two import TierTwo
 from flyball.processes.process import OwnProcess, start_time
@@ -53,12 +53,14 @@ class _Stopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What pipeline a worker is part of. `path`: where Python finds modules, those beside the config included."""
+    """What pipeline a worker is part of. `path`: where Python finds modules, those beside the config included.
+    `settings` of Spark are those that spark-submit was told."""
 
     url: str
     config: PipelineConfig
     folder: Path
     path: tuple[str, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     def save(self, file: Path) -> None:
         document = {
@@ -66,6 +68,7 @@ class Order:
             "config": self.config.model_dump(mode="json"),
             "folder": str(self.folder),
             "path": list(self.path),
+            "settings": dict(self.settings),
         }
         file.write_text(json.dumps(document))
 
@@ -75,7 +78,7 @@ class Order:
         path = tuple(document["path"])
         sys.path.extend(place for place in path if place not in sys.path)
         config = PipelineConfig.model_validate(document["config"])
-        return cls(document["url"], config, Path(document["folder"]), path)
+        return cls(document["url"], config, Path(document["folder"]), path, document["settings"])
 
 
 def lane_role(lane: int) -> str:
@@ -182,10 +185,10 @@ def _queries(order: Order, stack: ExitStack, name: str) -> Queries:
     folder = order.folder / name
     folder.mkdir(parents=True, exist_ok=True)
     # On a cluster an application takes every core it can get, and the next one would wait for ever.
-    limits = {"spark.cores.max": str(order.config.lanes.tasks)}
-    session: SparkSession = spark_session(f"flyball-{name}", order.config.master, limits, workdir=folder)
+    settings = {**order.settings, "spark.cores.max": str(order.config.lanes.tasks)}
+    session: SparkSession = spark_session(f"flyball-{name}", order.config.master, settings, workdir=folder)
     stack.callback(session.stop)
-    queries = Queries(session, order.url, order.config, folder)
+    queries = Queries(session, order.url, order.config, folder, ReceiptFile(str(_telemetry(order))))
     stack.callback(queries.stop)
     return queries
 
@@ -222,7 +225,7 @@ def main(role: str, order_file: str) -> int:
         return 0
     except FlyballError as error:
         sys.stderr.write(f"flyball: {role}: {error}\n")
-        return 1
+        return FOR_GOOD if isinstance(error, FailedForGood) else 1
 
 
 if __name__ == "__main__":

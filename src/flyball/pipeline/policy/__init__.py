@@ -5,6 +5,7 @@
     balancing   the weights, from the lanes' predicted delays (two lanes: PI on their log ratio; more: LQR)
     combining   whose results the combiner takes next, how far event time is settled, whom it stops waiting for
     feeding     the same for pipelines that write the input of another
+    failures    what is worth another try, and when
 
 The acting files observe, call this package and carry out; the twin runs it as it is.
 """
