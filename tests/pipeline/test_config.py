@@ -6,8 +6,6 @@ import ipaddress
 import json
 import math
 import shutil
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from flyball.cli import main
 from flyball.lab import demo_events
 from flyball.pipeline.marks import is_mark
 from tests.pipeline.reference import expected
+from tests.pipeline.test_standalone import counted, submit
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -81,12 +80,8 @@ def test_a_config_that_cannot_work_starts_nothing(
     assert not (tmp_path / "pipeline-data").exists()
 
 
-def test_the_example_gives_what_plain_python_gives(tmp_path: Path) -> None:
-    # In a process of its own, as a user runs it: its Spark session is not the one the tests share.
-    command = [sys.executable, "-m", "flyball", "run", str(example(tmp_path)), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+def test_the_example_gives_by_spark_submit_what_plain_python_gives(tmp_path: Path) -> None:
+    document = counted(submit(example(tmp_path), "--master", "local[2]"))
     reference = expected(demo_events.events(seed=3, count=6000))
     assert document["results"] == reference.results
     assert document["dead_letter"] == reference.dead_letter > 0
