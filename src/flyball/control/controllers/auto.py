@@ -29,8 +29,11 @@ _BATCH_S = 0.004
 _BATCHES_A_WINDOW = 8
 _SMALL_BATCH = 8
 """Batches need not be smaller than this, if the window holds several: the rate may be the application's."""
+_FAR_TOO_LONG = 2.0
+"""Queues this many times as long as they may be are not approached by steps, but taken back at once."""
 _STARTED = 512.0
-"""Up to this window doubling waits for the first confirm only: load that has come meanwhile is late already."""
+"""Up to this window doubling waits for the first confirm only, where the path is long: the load does not wait."""
+_LONG_TRIP_S = 0.05
 _TRIPS_PRESSED = 5.0
 _LONGEST_DRAIN_TRIPS = 4.0
 _SHORTEST_DRAIN_S = 0.03
@@ -81,7 +84,7 @@ class Auto:
     shortest round trip r of that while exceeds the minimal one; d = max(queue_s, queue_share · minimal round
     trip) is how long a window of `share` messages may queue. Wanted is the window W* = share·(d/q)³:
 
-    * W > W*: W falls to W·(W*/W)^step, at most by the part `cut`, or by what takes a longer queue back to d;
+    * W > W*: W falls to W·(W*/W)^step, at most by the part `cut`, or by what takes a queue beyond 2d back to d;
       a window that the application does not use falls from what was used;
     * else, if the window was the brake: W doubles until it has fallen once, as soon as W* is seen to be
       larger; after that it rises by step·(W* − W), at most by a quarter;
@@ -194,8 +197,9 @@ class Auto:
             state = replace(state, measured_s=now_s, drain_until_s=until_s, doubling=False)
             return _new_round(state, now_s), "measuring the round trip anew: draining"
         # Only what was sent under the present window tells what that window does, and not what left at once when
-        # it was raised: such a burst queues behind itself, once. At the very start there is no time for that.
+        # it was raised: such a burst queues behind itself, once. At the start of a long path time is too short.
         starting = state.doubling and state.window < _STARTED and state.troubled_s is None
+        starting = starting and shortest_s >= _LONG_TRIP_S
         if now_s - trip_s < began_s + (0.0 if starting else shortest_s) - 1e-9:
             return state, "measuring"
         round_trip_s = trip_s if state.round_trip_s is None else min(trip_s, state.round_trip_s)
@@ -236,9 +240,11 @@ class Auto:
         If all who share the broker keep the part that makes their queue as long as it may be, a queue many times
         that long is gone in one round, not in ten. Small windows are not what made it: they are spared that.
         """
-        shortest_s = state.trips[0][1]
-        to_allowed = (shortest_s + self._allowed_s(state)) / (shortest_s + _queued_s(state))
+        shortest_s, allowed_s, queued_s = state.trips[0][1], self._allowed_s(state), _queued_s(state)
         gently = (1.0 - self.cut) * window
+        if queued_s <= _FAR_TOO_LONG * allowed_s:
+            return gently
+        to_allowed = (shortest_s + allowed_s) / (shortest_s + queued_s)
         return min(gently, max(to_allowed * window, self.share))
 
     def _step(self, state: AutoState) -> float:

@@ -29,7 +29,8 @@ from flyball.store import Outbox, OutboxMessage, SqliteDatabase
 from flyball.twin.publisher import run_publisher, tuned
 from flyball.twin.workload import Poisson
 
-Law: TypeAlias = str | Controller[Any]
+Setting: TypeAlias = tuple[str | Controller[Any], int]
+"""A law and the initial N."""
 
 _SIZES = (1, 10, 50, 500)
 _POLLS_S = (0.0, 0.005, 0.05, 0.2)
@@ -38,12 +39,15 @@ _SKIP_S = 0.5
 _FIRST_LOOK_S = _SKIP_S + 1.0
 _FAR_WORSE = 1.5
 _MOST_FINALISTS = 4
-_LOOKED_AT_TOGETHER = 200.0
-"""Messages a second of all settings that have their first look at the same time: few enough not to be felt."""
+_TURNS = 3
+_UNFELT_LOAD = 200.0
+"""Messages a second of several publishers that may be measured at the same time."""
 
 
 class Measure(Protocol):
-    def __call__(self, laws: Sequence[Law], until_s: float = ...) -> list[list[float]]: ...
+    def __call__(
+        self, settings: Sequence[Setting], together: int = ..., until_s: float = ...
+    ) -> list[list[float]]: ...
 
 
 def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
@@ -56,14 +60,13 @@ def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
 
 def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: float) -> Iterator[Row]:
     duration_s = 2.5 if context.quick else max(3.0, min(6.0, 200.0 / load))
-    turns = 3
     times_s = poisson_s(load, duration_s, context.seed)
     place = f"{load:g}/s {_trip(round_trip_s)}"
     with reached(node, round_trip_s) as (url, _):
 
-        async def measure(laws: Sequence[Law], until_s: float, batch: int = 1) -> list[list[float]]:
-            """Latencies under each law, all at the same time; one after the other their messages come."""
-            apart_s = 1.0 / load / len(laws)
+        async def measure(settings: Sequence[Setting], until_s: float) -> list[list[float]]:
+            """Latencies under each, all at the same time; one after the other their messages come."""
+            apart_s = 1.0 / load / len(settings)
             return await asyncio.gather(
                 *(
                     latencies_s(
@@ -75,23 +78,29 @@ def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: 
                         batch=batch,
                         skip_s=_SKIP_S,
                     )
-                    for number, law in enumerate(laws)
+                    for number, (law, batch) in enumerate(settings)
                 )
             )
 
-        def measured(laws: Sequence[Law], until_s: float = math.inf, batch: int = 1) -> list[list[float]]:
-            return asyncio.run(measure(laws, until_s, batch))
+        def measured(
+            settings: Sequence[Setting], together: int = 1, until_s: float = math.inf
+        ) -> list[list[float]]:
+            parts = (settings[begin : begin + together] for begin in range(0, len(settings), together))
+            return [one for part in parts for one in asyncio.run(measure(part, until_s))]
 
-        best = _best_static(context, load, measured)
+        unfelt = max(1, int(_UNFELT_LOAD / load))
+        best = _best_static(context, load, measured, unfelt)
         context.note(f"  {place}: best static N {best.batch}, T_poll {1000 * best.poll_s:g} ms")
         sizes = (50,) if context.quick else _SIZES
         taken: dict[tuple[str, int], list[list[float]]] = {}
-        for turn in range(turns):
-            for name, law in (("best", best), ("auto", "auto"), ("s4", "s4")):
-                if name == "s4" and turn > 0:
-                    continue
-                for size in (0,) if name == "best" else sizes:
-                    taken.setdefault((name, size), []).extend(measured([law], batch=size or 1))
+        for turn in range(_TURNS):
+            tried: dict[tuple[str, int], Setting] = {("best", 0): (best, 1)}
+            for name in ("auto", "s4") if turn == 0 else ("auto",):
+                tried |= {(name, size): (name, size) for size in sizes}
+            # Directly a message takes a few milliseconds: there even a light load beside it shows.
+            found = measured(list(tried.values()), unfelt if round_trip_s else 1)
+            for key, one in zip(tried, found, strict=True):
+                taken.setdefault(key, []).append(one)
     for what, share, goal in (("mean", None, 1.1), ("p99", 0.99, 1.3)):
         peer = _median_ms(taken["best", 0], share)
         for name in ("auto", "s4"):
@@ -106,25 +115,19 @@ def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: 
                 )
 
 
-def _best_static(context: BenchContext, load: float, measured: Measure) -> Static:
+def _best_static(context: BenchContext, load: float, measured: Measure, unfelt: int) -> Static:
     """The setting with the smallest mean among those that carry the load."""
-    settings = [
+    laws = [
         Static(batch=size, poll_s=poll_s)
         for poll_s in _POLLS_S
         for size in ((1, 50) if context.quick else _SIZES)
         if not poll_s or size / poll_s > 1.05 * load
     ]
-    together = max(1, int(_LOOKED_AT_TOGETHER / load))
-    first: list[tuple[float, Static]] = []
-    for begin in range(0, len(settings), together):
-        looked_at = settings[begin : begin + together]
-        found = measured(looked_at, _FIRST_LOOK_S)
-        first += [(statistics.fmean(one), law) for one, law in zip(found, looked_at, strict=True)]
-    first.sort(key=lambda one: one[0])
-    finalists = [law for mean_s, law in first[:_MOST_FINALISTS] if mean_s <= _FAR_WORSE * first[0][0]]
-    if len(finalists) == 1:
-        return finalists[0]
-    return min(finalists, key=lambda law: statistics.fmean(measured([law])[0]))
+    first_s = [statistics.fmean(one) for one in measured([(law, 1) for law in laws], unfelt, _FIRST_LOOK_S)]
+    order = sorted(range(len(laws)), key=lambda at: first_s[at])
+    finalists = [laws[at] for at in order[:_MOST_FINALISTS] if first_s[at] <= _FAR_WORSE * min(first_s)]
+    means_s = [statistics.fmean(one) for one in measured([(law, 1) for law in finalists])]
+    return finalists[means_s.index(min(means_s))]
 
 
 def _twin(context: BenchContext) -> Iterator[Row]:
@@ -158,7 +161,7 @@ def _twin(context: BenchContext) -> Iterator[Row]:
 
 def _low_load(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     """What `auto` adds to a bare confirmed publish plus a commit of the outbox, in turns."""
-    times_s = poisson_s(17.5, 3.0 if context.quick else 8.0, context.seed)
+    times_s = poisson_s(17.5, 3.0 if context.quick else 5.0, context.seed)
     ours, bare = [], []
     for _ in range(3 if context.quick else 5):
         bare.append(asyncio.run(_bare_ms(context, node, times_s)))

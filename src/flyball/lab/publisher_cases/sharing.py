@@ -25,7 +25,7 @@ _BODY = bytes(50_000)
 def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     for round_trip_s in (0.0, 0.013) if context.quick else (0.0, 0.013, 0.14):
         with reached(node, round_trip_s) as (url, _):
-            shares = asyncio.run(_shares(node, url, join_every_s=0.5 if context.quick else 2.0))
+            shares = asyncio.run(_shares(node, url, join_every_s=0.5 if context.quick else 1.0))
         name = f"jain {1000 * round_trip_s:g} ms" if round_trip_s else "jain"
         context.note(f"  {name}: confirmed from 15 to 20 s after the last joined: {shares}")
         yield context.row(name, jain(shares), "", goal=0.97, better="higher")
