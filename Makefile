@@ -41,7 +41,7 @@ setup: $(VENV)/.all java
 	@sh scripts/system-packages.sh
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 lint: $(VENV)/.all
 	$(BIN)/ruff format --check .
