@@ -21,7 +21,7 @@ from flyball.pipeline.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.lane import Lanes
 from flyball.pipeline.marks import END_OF_INPUT
-from flyball.pipeline.queues import QueueLevels, cursor_name, lanes_name, last_bodies
+from flyball.pipeline.queues import QueueLevels, Wanted, cursor_name, lanes_name, last_bodies
 from flyball.pipeline.shares import END, ShareEnd
 from flyball.pipeline.sink import LogSinks
 from flyball.pipeline.source import LogStreamReader
@@ -280,5 +280,32 @@ def test_a_lane_that_stands_still_gets_less_and_others_are_given_more_of_a_backl
         waiting = tick.given[0] - QueueLevels(rig.url, "results").read([0])[0].taken
         assert 1500 < waiting < 3500  # the rest stays in the input, for whoever will be faster
         assert tick.next[0] < 30 * 300 + 10_000
+    finally:
+        rig.close()
+
+
+def test_balancing_can_be_turned_off_and_on_while_it_runs(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, config(count=2, timeout_s=1e9))
+    try:
+        rng, count = random.Random(SEED), 0
+
+        def run(seconds: int, lanes: int = 1) -> tuple[float, ...]:
+            nonlocal count
+            for _ in range(seconds):
+                rig.now_s += 1.0
+                publish(rig.url, random_bodies(rng, count, 300))
+                count += 300
+                rig.splitter.step()
+                for lane in rig.lanes[:lanes]:
+                    lane.step()
+            return rig.splitter.weights
+
+        run(5, lanes=2)
+        assert run(20)[1] < 0.4  # it stands still
+        rig.sinks.tell(lanes_name("results"), Wanted(balance=False).to_json())
+        assert run(5) == (0.5, 0.5)
+        rig.sinks.tell(lanes_name("results"), Wanted(balance=True).to_json())
+        assert run(20)[1] < 0.4
+        assert len(rig.splitter.weights) == 2
     finally:
         rig.close()

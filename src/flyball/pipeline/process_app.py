@@ -16,8 +16,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import BrokerError, NoSuchChannel
@@ -28,7 +29,7 @@ from flyball.pipeline.app import refuse_embedded_on_several_hosts, refuse_lanes
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.ledger import Totals
 from flyball.pipeline.queries import PipelineFailed
-from flyball.pipeline.queues import Level, QueueLevels, lanes_name, last_bodies, rules_name, wanted_lanes
+from flyball.pipeline.queues import Level, QueueLevels, Wanted, lanes_name, last_bodies, rules_name, wanted_lanes
 from flyball.pipeline.sink import LogSinks
 from flyball.pipeline.sinks import Sinks
 from flyball.pipeline.splitter import declare_ticks
@@ -118,13 +119,17 @@ class ProcessPipeline:
         refuse_lanes(count)
         self._run([lane_role(lane) for lane in range(count)])
         since = self._last_tick()
-        self._sinks.tell(lanes_name(self._config.results), json.dumps({"lanes": count}).encode())
+        self._want(lanes=count)
         while (tick := self._last_tick()) is None or len(tick.members) != count:
             self._wait()
         leaving = [lane for lane in tick.given if lane not in tick.members]
         while not all(self._has_left(lane, since) for lane in leaving):
             self._wait()
         self._supervisor.stop([lane_role(lane) for lane in leaving])
+
+    def set_balance(self, balance: bool) -> None:
+        """Share events by the lanes' delays from now on, or in equal parts."""
+        self._want(balance=balance)
 
     def check(self) -> None:
         """Raise if a part failed again and again."""
@@ -187,6 +192,11 @@ class ProcessPipeline:
     def _wait(self) -> None:
         self.check()
         time.sleep(_LOOK_S)
+
+    def _want(self, **changes: Any) -> None:
+        with open_log_reader(self._url, lanes_name(self._config.results)) as reader:
+            wanted = replace(Wanted.read(reader), **changes)
+        self._sinks.tell(lanes_name(self._config.results), wanted.to_json())
 
     def _wanted_lanes(self) -> int:
         with open_log_reader(self._url, lanes_name(self._config.results)) as reader:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flyball.brokers.log_reader import LogReader, open_log_reader
@@ -34,7 +34,7 @@ def cursor_name(results: str) -> str:
 
 
 def lanes_name(results: str) -> str:
-    """The log that says how many lanes are wanted; its last entry counts."""
+    """The log that says how many lanes are wanted, and whether to balance them; its last entry counts."""
     return f"{results}.lanes"
 
 
@@ -58,14 +58,30 @@ def last_bodies(reader: LogReader, most: int = _TAIL) -> list[bytes]:
         span *= 8
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked for last, while it ran, by the log of `lanes_name`; None: what the config says."""
+
+    lanes: int | None = None
+    balance: bool | None = None
+
+    @classmethod
+    def read(cls, reader: LogReader) -> Wanted:
+        try:
+            for body in last_bodies(reader, 1):
+                return cls(**json.loads(body))
+        except NoSuchChannel:
+            pass
+        return cls()
+
+    def to_json(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
 def wanted_lanes(reader: LogReader, otherwise: int) -> int:
-    """As many lanes as were asked for last, by the log of `lanes_name`."""
-    try:
-        for body in last_bodies(reader, 1):
-            return int(json.loads(body)["lanes"])
-    except NoSuchChannel:
-        pass
-    return otherwise
+    """As many lanes as were asked for last."""
+    lanes = Wanted.read(reader).lanes
+    return otherwise if lanes is None else lanes
 
 
 def cursor_body(taken_bytes: dict[int, int]) -> bytes:

@@ -20,7 +20,7 @@ from flyball.loops.policy import Receipt
 from flyball.pipeline import policy
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.policy import Balancer, BalanceState, LaneDelay
-from flyball.pipeline.queues import QueueLevels, lanes_name, last_bodies, wanted_lanes
+from flyball.pipeline.queues import QueueLevels, Wanted, lanes_name, last_bodies
 from flyball.pipeline.receipts import balance_receipt
 from flyball.pipeline.shares import cut
 from flyball.pipeline.sink import LogSinks
@@ -81,6 +81,7 @@ class Splitter:
         self._last = Tick(-1, (), {}, (), (), (), {})
         self._members: tuple[int, ...] = ()
         self._weights: tuple[float, ...] = ()
+        self._balanced = settings.balance
         self._balancer = Balancer(1)
         self._balance: BalanceState | None = None
         self._lanes: dict[int, LaneDelay] = {}
@@ -114,7 +115,7 @@ class Splitter:
         self._look_at_lanes(now_s)
         self._rebalance(now_s)
         weights = self._weights
-        if self._settings.balance:
+        if self._balanced:
             weights = policy.without_laggards(weights, [self._lanes[lane].now_s for lane in self._members])
         starts, stops = self._new(weights)
         events = sum(stops) - sum(starts)
@@ -169,7 +170,12 @@ class Splitter:
         if now_s - self._looked_for_s < _LOOK_FOR_LANES_S:
             return
         self._looked_for_s = now_s
-        lanes = tuple(range(wanted_lanes(self._wanted, self._settings.lanes)))
+        wanted = Wanted.read(self._wanted)
+        balanced = self._settings.balance if wanted.balance is None else wanted.balance
+        if self._balanced and not balanced:
+            self._weights, self._balance = policy.equal_weights(len(self._members)), None
+        self._balanced = balanced
+        lanes = tuple(range(self._settings.lanes if wanted.lanes is None else wanted.lanes))
         if lanes != self._members:
             self._join(lanes, policy.joined_by(dict(zip(self._members, self._weights, strict=True)), lanes))
 
@@ -199,7 +205,7 @@ class Splitter:
         self._delays_s = tuple(self._lanes[lane].predicted_s for lane in self._members)
         load = max((self._lanes[lane].times.load for lane in self._members), default=0.0)
         self._lanes = {lane: delay.read() for lane, delay in self._lanes.items()}
-        if not self._settings.balance:
+        if not self._balanced:
             return
         before = self._balance or self._balancer.initial(self._weights)
         self._balance = self._balancer.step(before, now_s, policy.BALANCE_EVERY_S, self._delays_s, load)
