@@ -19,16 +19,19 @@ while time.monotonic() < until:
 """
 
 
-def start_hog(seconds: float, core: int | None = None) -> subprocess.Popen[bytes]:
-    """A process that burns CPU for so long, on that core if one is named; `terminate()` ends it sooner."""
+def start_hog(seconds: float, core: int | None = None, *, apart: bool = False) -> subprocess.Popen[bytes]:
+    """A process that burns CPU for so long, on that core if one is named; `terminate()` ends it sooner.
+
+    `apart`: in a session of its own. Linux shares a core among sessions first, so each such hog counts for itself.
+    """
     where = "" if core is None else str(core)
-    return subprocess.Popen([sys.executable, "-c", _BURN, str(seconds), where])
+    return subprocess.Popen([sys.executable, "-c", _BURN, str(seconds), where], start_new_session=apart)
 
 
 @contextmanager
-def hogs(seconds: float, cores: Sequence[int | None]) -> Iterator[None]:
+def hogs(seconds: float, cores: Sequence[int | None], *, apart: bool = False) -> Iterator[None]:
     """One for each of the cores (None: any core) as long as the block lasts, and no longer than `seconds`."""
-    running = [start_hog(seconds, core) for core in cores]
+    running = [start_hog(seconds, core, apart=apart) for core in cores]
     try:
         yield
     finally:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from flyball.errors import require
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.pipeline_cases import backlog, flow, kills, series, throughput
+from flyball.lab.pipeline_cases import backlog, disturbed, flow, kills, series, throughput
 
 _CASES = {
     "throughput": throughput.cases,
     "flow": flow.cases,
+    "disturbed": disturbed.cases,
     "backlog": backlog.cases,
     "series": series.cases,
     "kills": kills.cases,

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import json
 import random
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flyball.brokers import Message, connect
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 COLUMNS = "id bigint, kind string, ip string, load double, mem bigint, event_time double, msg string"
-KEPT = "load > 0.5"
+KEPT_ABOVE = 0.5
+KEPT = f"load > {KEPT_ABOVE}"
 BODY_BYTES = 200
 INPUT = "events"
 _AT_ONCE = 4096
 _PER_SECOND = 20_000
 _DISORDER_S = 0.05
+_DIGESTS = 30
 
 
 def bodies(count: int, seed: int, first: int = 0) -> Iterator[bytes]:
@@ -33,6 +39,21 @@ def bodies(count: int, seed: int, first: int = 0) -> Iterator[bytes]:
             f'"event_time":{1.7e9 + number / _PER_SECOND - rng.random() * _DISORDER_S:.3f},"msg":"'
         )
         yield (text + "x" * (BODY_BYTES - 2 - len(text)) + '"}').encode()
+
+
+def passes(body: bytes) -> bool:
+    """Whether the pipeline's filter lets an event through."""
+    return float(json.loads(body)["load"]) > KEPT_ABOVE
+
+
+def digested(rows: DataFrame) -> DataFrame:
+    """A tier-1 step that is work: each event's message is hashed again and again, some 40 µs of a core."""
+    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+    text = F.col("msg")
+    for _ in range(_DIGESTS):
+        text = F.sha2(text, 512)
+    return rows.withColumn("msg", F.when(F.col("_kind") == "event", text).otherwise(F.col("msg")))
 
 
 def fill(url: str, events: Iterable[bytes], log: str = INPUT, *, ends: bool = True) -> None:
@@ -62,8 +83,11 @@ def write_hosts(path: Path) -> None:
                 writer.writerow([address, f"host-{third}-{fourth}", "prod" if fourth % 2 else "test"])
 
 
-def config(hosts: Path, *, name: str = "results", rules: bool = True, **more: Any) -> PipelineConfig:
-    """Filter, lookup and one rule; every log it writes is named after `name`, so that runs can share a broker."""
+def config(
+    hosts: Path, *, name: str = "results", rules: bool = True, heavy: bool = False, **more: Any
+) -> PipelineConfig:
+    """Filter, lookup and one rule; every log it writes is named after `name`, so that runs can share a broker.
+    `heavy`: before that, `digested`."""
     return PipelineConfig.model_validate(
         {
             "columns": COLUMNS,
@@ -75,6 +99,7 @@ def config(hosts: Path, *, name: str = "results", rules: bool = True, **more: An
             "alerts": f"{name}-alerts",
             "late": f"{name}-late",
             "tier1": [
+                *([{"call": f"{__name__}:{digested.__name__}"}] if heavy else []),
                 {"keep": KEPT},
                 {"lookup": str(hosts), "on": "ip", "key": "address", "add": "host string, type string"},
             ],

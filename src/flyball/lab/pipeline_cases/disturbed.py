@@ -1,0 +1,139 @@
+"""A hog on the core of one of two lanes that are Spark applications of their own, each on a core.
+
+The load is 84 % of what the lanes finish *beside* the hog, measured first on a backlog. Delay: how old an event
+is when its result stands in the results log, in order. Besides filter and lookup tier 1 hashes each event, some
+40 µs of a core: so lanes are the bottleneck, and not who publishes and watches, splitter or combiner, which run
+where the kernel puts them.
+
+    hog p99                        p99 with the hog and control, beside the undisturbed p99
+    disturbed lane, round robin    p99 of the hog's second half with control, beside equal shares
+    round robin growth             by how many seconds a second the delay grows with equal shares
+    disturbed lane, Spark's pull   the same p99, beside one query of many small partitions, which tasks pull
+
+Round robin takes its turn on the same running lanes, after control.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flyball.lab.bench import BenchContext, Row
+from flyball.lab.hog import hogs
+from flyball.lab.pipeline_cases import load
+from flyball.lab.pipeline_cases.delay_rig import DelayRig, Delays
+from flyball.pipeline.process_app import ProcessPipeline
+
+LOAD = 0.84
+DISTURBED = 1
+_PULLED_PARTITIONS = 16
+_LONGEST_HOG_S = 300.0
+_HOG = [DISTURBED, DISTURBED]
+"""two processes: the lane keeps a third of its core. Who is no lane then runs on the other core, so with one alone
+both lanes would be about equally slow, and equal shares would do"""
+_LANES: dict[str, Any] = {"count": 2, "cores": [[0], [DISTURBED]]}
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """How much comes before the hog and how long it stays."""
+
+    backlog: int
+    capacity_s: float
+    settle_s: float
+    quiet_s: float
+    hog_s: float
+
+
+_QUICK = Spans(900_000, 12.0, 4.0, 10.0, 20.0)
+_FULL = Spans(2_500_000, 25.0, 10.0, 30.0, 60.0)
+_WARM = 0.35
+"""of the backlog: what comes before only warms Spark up, whose compiler needs a while"""
+_NEARLY_ALL = 0.93
+"""the latest results wait for later events"""
+_LOOK_BACK_S = 6.0
+
+
+def cases(context: BenchContext) -> Iterator[Row]:
+    folder = context.workdir / "disturbed"
+    folder.mkdir(parents=True)
+    hosts = folder / "hosts.csv"
+    load.write_hosts(hosts)
+    spans = _QUICK if context.quick else _FULL
+    with _rig(folder / "control", hosts, spans, context.seed, lanes=_LANES, runner="process") as rig:
+        capacity = _capacity(rig, spans)
+        rate = LOAD * capacity
+        context.note(f"  beside the hog the lanes finish {capacity:,.0f} events/s; load {rate:,.0f}")
+        ours = _disturbed(rig, rate, spans)
+        context.note(f"  control: {ours}")
+        yield context.row("hog p99", ours.hog.p99_s, "s", peer=ours.quiet.p99_s, peer_name="undisturbed", goal=1.6)
+        assert isinstance(rig.pipeline, ProcessPipeline)
+        rig.pipeline.set_balance(False)
+        equal = _disturbed(rig, rate, replace(spans, quiet_s=spans.settle_s))
+        context.note(f"  round robin: {equal}")
+    yield _beside(context, ours, "round robin", equal)
+    yield context.row("round robin growth", equal.hog.growth, "s/s")
+    if context.quick:
+        return
+    pulled = {"count": _PULLED_PARTITIONS, "balance": False}
+    with _rig(folder / "pull", hosts, spans, context.seed, lanes=pulled, runner="inline") as rig:
+        _capacity(rig, spans, runs_lanes=False)  # so that it is as warm
+        pull = _disturbed(rig, rate, spans)
+        context.note(f"  Spark's pull: {pull}")
+    yield _beside(context, ours, "Spark's pull", pull)
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbed:
+    """Delays before the hog, while it is there, and in its second half."""
+
+    quiet: Delays
+    hog: Delays
+    late: Delays
+
+    def __str__(self) -> str:
+        return f"undisturbed {self.quiet}; with the hog {self.hog}; in its second half {self.late}"
+
+
+def _beside(context: BenchContext, ours: Disturbed, name: str, other: Disturbed) -> Row:
+    return context.row(f"disturbed lane, {name}", ours.late.p99_s, "s", peer=other.late.p99_s, peer_name=name)
+
+
+def _rig(folder: Path, hosts: Path, spans: Spans, seed: int, **config: Any) -> DelayRig:
+    rig = DelayRig(folder, load.config(hosts, rules=False, heavy=True, watermark_s=0.2, **config), seed)
+    rig.publish(spans.backlog)
+    return rig
+
+
+def _capacity(rig: DelayRig, spans: Spans, *, runs_lanes: bool = True) -> float:
+    """Events a second that the lanes together finish beside the hog while more wait than can be. Publishing costs
+    as much as it will then, or nearly: half of what is finished without a hog."""
+    rig.wait_for(_WARM)
+    now_s = time.time()
+    rig.rate = rig.finished_per_s(now_s - _LOOK_BACK_S, now_s) / 2
+    with hogs(_LONGEST_HOG_S, _HOG, apart=True):
+        time.sleep(spans.settle_s)
+        finished = rig.lanes_per_s(range(_LANES["count"]), spans.capacity_s) if runs_lanes else 0.0
+    rig.rate = 0.0
+    rig.wait_for(_NEARLY_ALL)
+    return finished
+
+
+def _disturbed(rig: DelayRig, rate: float, spans: Spans) -> Disturbed:
+    rig.rate = rate
+    time.sleep(spans.settle_s)
+    quiet_s = time.time()
+    time.sleep(spans.quiet_s)
+    hog_s = time.time()
+    with hogs(_LONGEST_HOG_S, _HOG, apart=True):
+        time.sleep(spans.hog_s)
+        gone_s = time.time()
+    rig.pipeline.check()
+    half_s = (hog_s + gone_s) / 2
+    found = Disturbed(rig.delays(quiet_s, hog_s), rig.delays(hog_s, gone_s), rig.delays(half_s, gone_s))
+    rig.rate = 0.0
+    rig.wait_for(_NEARLY_ALL)
+    return found
