@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING
 
 from flyball.brokers.log_reader import open_log_reader
@@ -45,6 +45,9 @@ SPLITTER, COMBINER, RULES = "splitter", "combiner", "rules"
 _LANE = "lane-"
 _LOOK_S = 0.05
 _STATUS_BYTES = 1 << 20
+# A lane's batch has no shuffle that could be planned anew while it runs: trying takes a tenth of a small batch.
+_LANE_SETTINGS = {"spark.sql.adaptive.enabled": "false"}
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class _Stopped(BaseException):
@@ -125,7 +128,7 @@ def _lane(order: Order, stack: ExitStack, lane: int) -> Callable[[], None]:
     monitor = f"{monitor_name(config.results)}.{name}"
     tier1 = TierOne(order.url, config, sinks, lanes, name, monitor)
     tier1.open()
-    queries = _queries(order, stack, name)
+    queries = _queries(order, stack, name, _LANE_SETTINGS)
     tier1.start(queries, lane=lane, lanes=config.lanes.tasks, telemetry=_telemetry(order))
     cores = config.lanes.cores[lane % len(config.lanes.cores)] if config.lanes.cores else ()
     pinned = not cores
@@ -180,13 +183,13 @@ def _sinks(order: Order, stack: ExitStack) -> LogSinks:
     return sinks
 
 
-def _queries(order: Order, stack: ExitStack, name: str) -> Queries:
+def _queries(order: Order, stack: ExitStack, name: str, settings: Mapping[str, str] = _NONE) -> Queries:
     """Spark, for this process alone; its checkpoints are in a folder of its own."""
     folder = order.folder / name
     folder.mkdir(parents=True, exist_ok=True)
     # On a cluster an application takes every core it can get, and the next one would wait for ever.
-    settings = {**order.settings, "spark.cores.max": str(order.config.lanes.tasks)}
-    session: SparkSession = spark_session(f"flyball-{name}", order.config.master, settings, workdir=folder)
+    limits = {**order.settings, "spark.cores.max": str(order.config.lanes.tasks), **settings}
+    session: SparkSession = spark_session(f"flyball-{name}", order.config.master, limits, workdir=folder)
     stack.callback(session.stop)
     queries = Queries(session, order.url, order.config, folder, ReceiptFile(str(_telemetry(order))))
     stack.callback(queries.stop)
