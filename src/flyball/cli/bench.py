@@ -46,16 +46,18 @@ def command(
                 there = ", ".join(bench.groups(name)) or "none"
                 raise InvalidValue(f"benchmark {name!r} has no group {group!r}; its groups: {there}")
     rows: list[bench.Row] = []
-    with tempfile.TemporaryDirectory(prefix="flyball-bench-") as scratch:
-        for name in wanted:
-            note(f"{name} …")
-            workdir = Path(scratch) / name
-            workdir.mkdir()
-            for row in bench.run(name, quick=quick, seed=seed, workdir=workdir, note=note, only=only or ()):
-                rows.append(row)
-                note(f"  {row.case}: {row.ours:.4g} {row.unit}" + _beside(row))
-    kept = bench.record(rows, results, quick=quick, seed=seed)
-    note(f"kept in {kept}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="flyball-bench-") as scratch:
+            for name in wanted:
+                note(f"{name} …")
+                workdir = Path(scratch) / name
+                workdir.mkdir()
+                for row in bench.run(name, quick=quick, seed=seed, workdir=workdir, note=note, only=only or ()):
+                    rows.append(row)
+                    note(f"  {row.case}: {row.ours:.4g} {row.unit}" + _beside(row))
+    finally:  # what was measured before a failure took long enough
+        if rows:
+            note(f"kept in {bench.record(rows, results, quick=quick, seed=seed)}")
     if json:
         print_json([asdict(row) for row in rows])
         return
