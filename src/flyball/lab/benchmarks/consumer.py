@@ -31,7 +31,7 @@ def run(context: BenchContext) -> Iterator[Row]:
 def _control(context: BenchContext, rig: Rig) -> Iterator[Row]:
     """What is judged beside S1's plant, found by an open-loop run first."""
     quick = context.quick
-    windows = tuple(float(w) for w in ((1, *range(3, 29, 3)) if quick else range(1, 33)))
+    windows = tuple(float(w) for w in ((1, *range(2, 29, 2)) if quick else range(1, 33)))
     seen = open_loop(rig, windows, concurrency=HANDLERS)
     static_pi, fit = our_pi(*seen)
     gain, top = fit.model.gain, fit.linear_range[1]
