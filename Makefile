@@ -40,6 +40,7 @@ demo: java
 setup: $(VENV)/.all java
 	@sh scripts/system-packages.sh
 
+# two tests at a time, whichever is next: most of them wait for a server, a fault or a clock
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 

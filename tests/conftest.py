@@ -19,14 +19,6 @@ settings.register_profile(
 settings.load_profile("flyball")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where tests run side by side (`make test`): a file is one piece, and all that use Spark here share its one
-    session, so they are one piece too."""
-    for item in items:
-        uses_spark = "spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if uses_spark else item.nodeid.partition("::")[0]))
-
-
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitMqNode]:
     """A local RabbitMQ node. Tests that kill, pause or alarm a node start their own."""
