@@ -9,7 +9,6 @@ it was and ends with the same results and alerts.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from flyball.pipeline.lane import Lanes
 from flyball.pipeline.ledger import Totals
 from flyball.pipeline.monitor import monitor_name
 from flyball.pipeline.queries import Queries
-from flyball.pipeline.queues import lanes_name
+from flyball.pipeline.queues import Wanted, lanes_name
 from flyball.pipeline.session import spark_session
 from flyball.pipeline.sink import LogSinks
 from flyball.pipeline.sinks import Sinks
@@ -103,7 +102,7 @@ class Pipeline:
         refuse_lanes(count)
         for lane in range(count):
             self._lanes.open(lane)
-        self._sinks.tell(lanes_name(self._config.results), json.dumps({"lanes": count}).encode())
+        self._sinks.tell(lanes_name(self._config.results), Wanted(lanes=count).to_json())
 
     def check(self) -> None:
         """Raise if a part has failed."""

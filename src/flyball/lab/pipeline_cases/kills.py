@@ -54,6 +54,7 @@ above = 2
 
 def cases(context: BenchContext) -> Iterator[Row]:
     if context.quick:
+        context.note("  left out when quick")
         return
     kills = 20
     folder = context.workdir / "kills"
