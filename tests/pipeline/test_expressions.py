@@ -138,6 +138,7 @@ CASES: dict[str, list[Any]] = {
     "in_subnet(ip, '92.126.8.0/21')": [True, False, False, None],
     "in_subnet(ip, '0.0.0.0/0')": [True, False, False, None],
     "in_subnet(ip, '92.126.10.7/32')": [True, False, False, None],
+    "in_subnet(concat(ip, '3'), '92.126.10.7/32')": [False, False, False, None],
 }
 
 
@@ -168,6 +169,7 @@ def test_subnets_agree_with_ipaddress_on_any_text(spark: SparkSession) -> None:
         place = rng.randrange(len(text))
         texts.append(text[:place] + rng.choice(["", ".", "0", "25", "-", "\n", " ", "a", "٣"]) + text[place:])
         texts.append(text + rng.choice(["\n", ".", ".1", "0", " "]))
+    texts += [f"{subnet.network_address}{end}" for subnet in subnets for end in ["0", "3", "55"]]
     frame = spark.createDataFrame([(text,) for text in texts], "ip string")
     table = frame.selectExpr(*(f"{in_subnet('ip', subnet)} AS c{n}" for n, subnet in enumerate(subnets))).toArrow()
     for number, subnet in enumerate(subnets):

@@ -48,12 +48,13 @@ def in_subnet(address: str, subnet: ipaddress.IPv4Network) -> str:
     >>> in_subnet("ip", network("10.0.0.0/8")).split(" AND ")[0]
     "(startswith(ip, '10.')"
     """
+    if subnet.prefixlen == subnet.max_prefixlen:  # a single address: its text is only the start of others
+        return f"({address} = '{subnet.network_address}')"
     whole, bits = divmod(subnet.prefixlen, 8)
     octets = str(subnet.network_address).split(".")
     tests = []
     if whole:
-        start = ".".join(octets[:whole]) + ("." if whole < 4 else "")
-        tests.append(f"startswith({address}, '{start}')")
+        tests.append(f"startswith({address}, '{'.'.join(octets[:whole])}.')")
     if bits:
         low = int(octets[whole])
         high = low + 2 ** (8 - bits) - 1
