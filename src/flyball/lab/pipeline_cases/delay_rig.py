@@ -3,6 +3,9 @@
 Events carry the time at which they were published. How old they are when they stand in the results log, in order,
 is their delay. How many results the published events have to make is counted here, so what the pipeline has
 *finished* is known without asking it.
+
+A few events a second always come: without later ones the last would wait for ever, since only they say that it is
+later by now.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from flyball.pipeline.queues import QueueLevels
 from flyball.pipeline.runner import RunningPipeline, open_pipeline
 
 _TICK_S = 0.05
+_TRICKLE_PER_S = 100.0
+_BACKLOG_PER_S = 20_000.0
 _TEMPLATES = 10_000
 _AT_ONCE = 5_000
 _PATIENCE_S = 180.0
@@ -52,7 +57,7 @@ class Delays:
 
 
 class DelayRig:
-    """As a context it runs. `rate`: events a second that are published from now on."""
+    """As a context it runs. `rate`: events a second that are published from now on, and a trickle at least."""
 
     def __init__(self, folder: Path, config: PipelineConfig, seed: int) -> None:
         folder.mkdir(parents=True)
@@ -87,14 +92,17 @@ class DelayRig:
         self.pipeline.stop()
 
     def publish(self, events: int) -> None:
-        """So many at once, before it runs: a backlog that is there needs no core any more."""
+        """So many at once, before it runs: a backlog that is there needs no core any more. Its events say that
+        they came one after the other until now."""
+        until_s = time.time()
 
         async def send() -> None:
             async with await connect(self.url) as broker:
                 await broker.declare(self.config.input, "log")
                 sender = await broker.sender(self.config.input)
                 while self._published < events:
-                    await self._send(sender, min(_AT_ONCE, events - self._published))
+                    left = events - self._published
+                    await self._send(sender, min(_AT_ONCE, left), until_s - left / _BACKLOG_PER_S)
 
         asyncio.run(send())
 
@@ -166,15 +174,15 @@ class DelayRig:
             while not self._stop.is_set():
                 await asyncio.sleep(_TICK_S)
                 now_s = time.time()
-                owed += self.rate * (now_s - looked_s)
+                owed += max(self.rate, _TRICKLE_PER_S) * (now_s - looked_s)
                 looked_s, events = now_s, int(owed)
                 owed -= events
-                await self._send(sender, events)
+                await self._send(sender, events, now_s)
 
-    async def _send(self, sender: Sender, events: int) -> None:
+    async def _send(self, sender: Sender, events: int, born_s: float) -> None:
         if not events:
             return
-        stamp = b"%.3f" % time.time()
+        stamp = b"%.3f" % born_s
         numbers = range(self._published, self._published + events)
         cut = (self._cut[number % _TEMPLATES] for number in numbers)
         await sender.send_batch([Message(before + stamp + after) for before, after in cut])
