@@ -1,4 +1,4 @@
-"""Cities feed a state: the results are those of plain Python, whoever is late, silent or killed."""
+"""Cities feed a state, and it a country: results are those of plain Python, whoever is late, silent or killed."""
 
 from __future__ import annotations
 
@@ -53,16 +53,38 @@ def state() -> PipelineConfig:
             "above": 0,
             "group_by": ["city"],
         },
+        {
+            "name": "states",
+            "kind": "summary",
+            "window_s": 60,
+            "to": "states",
+            "aggregates": {"load_max": "max(load_max)", "events": "sum(events)"},
+        },
     ]
     return PipelineConfig.model_validate(
         {
             "name": "rhone",
+            "feeds": ["states"],
             "input": "cities",
             "fed_by": list(CITIES),
             "fed_timeout_s": 3600,
             "columns": "city string, load_max double, events bigint, event_time double",
             "event_time": "event_time",
             "rules": rules,
+        }
+    )
+
+
+def country() -> PipelineConfig:
+    return PipelineConfig.model_validate(
+        {
+            "name": "france",
+            "input": "states",
+            "fed_by": ["rhone"],
+            "fed_timeout_s": 3600,
+            "columns": "load_max double, events double, event_time double",
+            "event_time": "event_time",
+            "rules": [{"name": "all", "aggregate": "sum", "column": "events", "window_s": 120, "above": 0}],
         }
     )
 
@@ -119,7 +141,9 @@ class Killed(Exception):
     """Stands for kill -9: nothing after it happens."""
 
 
-def test_two_cities_feed_a_state(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_cities_feed_a_state_that_feeds_a_country(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     bodies = {name: random_bodies(name, 1600) for name in CITIES}
     # Lyon is done before Paris has begun: nobody may take Paris for late.
@@ -159,6 +183,15 @@ def test_two_cities_feed_a_state(spark: SparkSession, tmp_path: Path, monkeypatc
     ]
     assert len(told) == len(alerts)
     assert dict(told) == pytest.approx(alerts)
+    # One level up the state's minutes come in, each at its end, and nothing else.
+    run(url, country(), tmp_path, spark)
+    minutes = {start + 60: events for (rule, start, _), events in alerts.items() if rule == "busy"}
+    summaries = {row["event_time"]: row["events"] for row in results(url, "france.results")}
+    assert summaries == minutes
+    doubled: dict[float, float] = defaultdict(float)
+    for end, events in minutes.items():
+        doubled[math.floor(end / 120) * 120.0] += events
+    assert {one["window_start"]: one["value"] for one in documents(url, "france.alerts")} == doubled
 
 
 @pytest.mark.parametrize(

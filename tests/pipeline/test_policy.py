@@ -246,16 +246,16 @@ def test_each_region_of_the_schedule_is_a_design_that_passes() -> None:
 
 
 def test_tries_are_bounded_and_come_back_after_a_while_or_for_who_was_killed() -> None:
-    retrying = failures.Retrying(0.0)
-    times = [retrying.again_at(1.0) for _ in range(failures.TRIES)]
+    retrying, times = failures.Retrying(0.0), []
+    for _ in range(failures.TRIES):
+        retrying, again_s = retrying.failed(1.0)
+        times.append(again_s)
     waits_s = [again_s - 1.0 for again_s in times if again_s is not None]
     assert len(waits_s) == failures.TRIES
     assert all(0 < wait_s <= 5 for wait_s in waits_s)
     assert max(waits_s) == waits_s[-1]
-    assert retrying.again_at(1.0) is None
-    assert retrying.again_at(1.0, blameless=True) is not None
-    for _ in range(failures.TRIES):
-        retrying.again_at(1.0)
-    retrying.begun(2.0)
-    assert retrying.again_at(3.0) is None
-    assert retrying.again_at(62.0) is not None
+    assert retrying.failed(1.0)[1] is None
+    assert retrying.failed(1.0, blameless=True)[1] is not None
+    retrying = retrying.begun(2.0)
+    assert retrying.failed(3.0)[1] is None
+    assert retrying.failed(62.0)[1] is not None

@@ -158,7 +158,7 @@ class Queries:
         reason, now_s = _reason(failure), time.monotonic()
         if not failures.passes(failure):
             raise FailedForGood(f"the query {name} failed: {reason}")
-        query.again_s = query.retrying.again_at(now_s)
+        query.retrying, query.again_s = query.retrying.failed(now_s)
         if query.again_s is None:
             raise PipelineFailed(f"the query {name} failed {failures.TRIES + 1} times in a row: {reason}")
         log.warning("the query %s is started again in %.1f s: %s", name, query.again_s - now_s, reason)
@@ -168,7 +168,7 @@ class Queries:
         query.again_s = None
         query.restarts += 1
         query.running = query.begin()
-        query.retrying.begun(time.monotonic())
+        query.retrying = query.retrying.begun(time.monotonic())
 
 
 def _reason(text: str) -> str:

@@ -133,7 +133,8 @@ class Supervisor:
             child.failure = f"{child.name} cannot go on, {said}"
             return
         # Who is killed from outside did nothing wrong; who ends by itself at once will do so again.
-        child.again_s = child.retrying.again_at(now_s, blameless=status == -signal.SIGKILL)
+        blameless = status == -signal.SIGKILL
+        child.retrying, child.again_s = child.retrying.failed(now_s, blameless=blameless)
         if child.again_s is None:
             child.failure = f"{child.name} ended {failures.TRIES + 1} times in a row, {said}"
 
@@ -144,7 +145,7 @@ class Supervisor:
         )
         guardian.watch_process(child.process)
         self._record(child.name).write_text(json.dumps(child.process.record()))
-        child.retrying.begun(time.monotonic())
+        child.retrying = child.retrying.begun(time.monotonic())
         child.again_s = None
 
     def _log(self, name: str) -> Path:

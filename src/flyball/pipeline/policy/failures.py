@@ -6,8 +6,9 @@ But what is wrong with the program, the config or the data fails again, and is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import random
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from flyball.brokers.backoff import delays_s
 
@@ -44,26 +45,24 @@ def passes(failure: str) -> bool:
     return any(sign in failure for sign in _PASSING)
 
 
-def pauses_s() -> Iterator[float]:
-    return delays_s(TRIES, first_s=_FIRST_S, longest_s=_LONGEST_S)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Retrying:
-    """Of one query or process: how often it may still be tried, after which pauses."""
+    """Of one query or process: since when it runs, and how often in a row it had failed before."""
 
     since_s: float
-    pauses: Iterator[float] = field(default_factory=pauses_s)
+    failures: int = 0
 
-    def begun(self, now_s: float) -> None:
-        self.since_s = now_s
+    def begun(self, now_s: float) -> Retrying:
+        return replace(self, since_s=now_s)
 
-    def again_at(self, now_s: float, *, blameless: bool = False) -> float | None:
-        """It failed: when to try again; None: it failed too often in a row.
+    def failed(
+        self, now_s: float, *, blameless: bool = False, rng: random.Random | None = None
+    ) -> tuple[Retrying, float | None]:
+        """When to try again; None: it failed too often in a row.
 
         Who ran for a while, or was ended from outside (`blameless`), has all its chances again.
         """
-        if blameless or now_s - self.since_s >= _HEALTHY_S:
-            self.pauses = pauses_s()
-        pause_s = next(self.pauses, None)
-        return None if pause_s is None else now_s + pause_s
+        before = 0 if blameless or now_s - self.since_s >= _HEALTHY_S else self.failures
+        pauses = delays_s(TRIES, first_s=_FIRST_S, longest_s=_LONGEST_S, rng=rng)
+        pause_s = next(islice(pauses, before, None), None)
+        return replace(self, failures=before + 1), None if pause_s is None else now_s + pause_s
