@@ -28,12 +28,17 @@ _BATCH_S = 0.004
 """What the broker takes in within this time makes a batch: a message in it waits no longer for those behind it."""
 _BATCHES_A_WINDOW = 8
 _SMALL_BATCH = 8
-"""Batches need not be smaller than this, if the window holds several: the rate may be the application's."""
+"""Batches need not be smaller than this, if the window holds several: the rate may be the application's. Before
+there is any rate, they are as large as the window allows."""
+_GROWTH = 1.1
+"""Windows grow by this part and half a share in a round: those of few messages catch up with those of many."""
 _FAR_TOO_LONG = 2.0
 """Queues this many times as long as they may be are not approached by steps, but taken back at once."""
 _STARTED = 512.0
 """Up to this window doubling waits for the first confirm only, where the path is long: the load does not wait."""
 _LONG_TRIP_S = 0.05
+_MOST_TRIPS = 256
+"""Of a round, over a long path; the newest."""
 _TRIPS_PRESSED = 5.0
 _LONGEST_DRAIN_TRIPS = 4.0
 _SHORTEST_DRAIN_S = 0.03
@@ -53,6 +58,8 @@ class AutoState:
     """None: the round begins with the next sample."""
     round_trip_s: float | None = None
     """Shortest round trip of what was sent in this round; None: nothing has come back yet."""
+    round_trips: tuple[float, ...] = ()
+    """Over a long path, all of them: the shortest of many is shorter than that of few, which would favour many."""
     limited: bool = False
     """In this round the window held messages back."""
     pressed_s: float | None = None
@@ -81,13 +88,14 @@ class Auto:
     the application chose says nothing about the broker), the round trip as the least of the last `forget_s`.
 
     Law, every 2.5 minimal round trips and at least 50 ms. q is the time that messages queue, by which the
-    shortest round trip r of that while exceeds the minimal one; d = max(queue_s, queue_share · minimal round
-    trip) is how long a window of `share` messages may queue. Wanted is the window W* = share·(d/q)³:
+    shortest round trip r of that while exceeds the minimal one (over paths of 50 ms and more the first quartile,
+    once the knee is found: the shortest of many is shorter than that of few); d = max(queue_s, queue_share ·
+    minimal round trip) is how long a window of `share` messages may queue. Wanted is W* = share·(d/q)³:
 
     * W > W*: W falls to W·(W*/W)^step, at most by the part `cut`, or by what takes a queue beyond 2d back to d;
       a window that the application does not use falls from what was used;
     * else, if the window was the brake: W doubles until it has fallen once, as soon as W* is seen to be
-      larger; after that it rises by step·(W* − W), at most by a quarter;
+      larger; after that it rises by step·(W* − W), at most by a tenth and half a share;
     * else the application is the brake, and W stays;
     * trouble (blocked, refused, silent): W halves at once, and looks for the knee anew when confirms come.
 
@@ -125,7 +133,7 @@ class Auto:
     )
     share: float = field(default=16.0, metadata={"help": "window at which messages queue for just that time"})
     gain: float = field(default=1.4, metadata={"help": "part of Newton's step that is made; below 2"})
-    cut: float = field(default=0.2, metadata={"help": "greatest part of the window given up in one round trip"})
+    cut: float = field(default=0.5, metadata={"help": "greatest part of the window given up in one round trip"})
     start_window: int = field(default=128, metadata={"help": "window before anything is known"})
     max_window: int = field(default=20_000, metadata={"help": "largest window"})
     forget_s: float = field(
@@ -204,10 +212,14 @@ class Auto:
             return state, "measuring"
         round_trip_s = trip_s if state.round_trip_s is None else min(trip_s, state.round_trip_s)
         state = replace(state, round_trip_s=round_trip_s)
+        if shortest_s >= _LONG_TRIP_S:
+            state = replace(state, round_trips=(*state.round_trips, trip_s)[-_MOST_TRIPS:])
         # The shortest trip of a round only falls: where there is no queue by now, the rest of it changes nothing.
         clear = state.doubling and state.limited and self._wanted(state) >= state.window
         if not clear and now_s - began_s < _round_s(shortest_s):
             return state, "measuring"
+        if state.round_trips and not state.doubling:
+            state = replace(state, round_trip_s=sorted(state.round_trips)[len(state.round_trips) // 4])
         return self._end_of_round(state, now_s)
 
     def _wanted(self, state: AutoState) -> float:
@@ -230,7 +242,7 @@ class Auto:
         if state.doubling:
             grown, reason = 2.0 * state.window, "the broker keeps up: doubled"
         else:
-            grown = min(window + self._step(state) * (wanted - window), 1.25 * window + 1.0)
+            grown = min(window + self._step(state) * (wanted - window), _GROWTH * window + self.share / 2.0)
             reason = "the broker keeps up: raised"
         return _new_round(replace(state, window=min(grown, float(self.max_window))), now_s), reason
 
@@ -283,13 +295,14 @@ class Auto:
             "rate": state.rates[0][1] if state.rates else 0.0,
             "round_trip_s": state.trips[0][1] if state.trips else 0.0,
         }
-        batch = max(parts["rate"] * _BATCH_S, min(window / _BATCHES_A_WINDOW, _SMALL_BATCH))
+        small = _SMALL_BATCH if state.rates else math.inf
+        batch = max(parts["rate"] * _BATCH_S, min(window / _BATCHES_A_WINDOW, small))
         command = Batching(1.0, float(math.ceil(min(batch, window / 2))), 0.0, float(window))
         return Action(command, parts, saturated=int(window >= self.max_window), reason=reason)
 
 
 def _new_round(state: AutoState, now_s: float) -> AutoState:
-    return replace(state, began_s=now_s, round_trip_s=None, limited=False, peak=0.0)
+    return replace(state, began_s=now_s, round_trip_s=None, round_trips=(), limited=False, peak=0.0)
 
 
 def _queued_s(state: AutoState) -> float:

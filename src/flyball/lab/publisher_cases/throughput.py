@@ -23,8 +23,8 @@ _TOGETHER = 500
 
 
 def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
-    count = 5000 if context.quick else 20_000
-    batches = (200, 1000) if context.quick else (100, 200, 500, 1000, 2000)
+    count = 10_000 if context.quick else 20_000
+    batches = (500, 1000) if context.quick else (100, 200, 500, 1000, 2000)
     memory: list[float] = []
     durable: list[float] = []
     raw: dict[int, list[float]] = {batch: [] for batch in batches}
