@@ -28,7 +28,7 @@ _LONGEST_S = 180.0
 
 
 def cases(context: BenchContext) -> Iterator[Row]:
-    events = 500_000 if context.quick else 5_000_000
+    events = 1_000_000 if context.quick else 5_000_000
     folder = context.workdir / "backlog"
     folder.mkdir()
     hosts, url = folder / "hosts.csv", f"sqlite:///{folder / 'broker.db'}"
