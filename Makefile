@@ -42,7 +42,7 @@ setup: $(VENV)/.all java
 
 # two tests at a time, whichever is next: most of them wait for a server, a fault or a clock
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2
 
 lint: $(VENV)/.all
 	$(BIN)/ruff format --check .

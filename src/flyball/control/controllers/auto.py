@@ -59,7 +59,7 @@ class AutoState:
     round_trip_s: float | None = None
     """Shortest round trip of what was sent in this round; None: nothing has come back yet."""
     round_trips: tuple[float, ...] = ()
-    """Over a long path, all of them: the shortest of many is shorter than that of few, which would favour many."""
+    """All of them, over a long path whose knee is found: the shortest of many is shorter than that of few."""
     limited: bool = False
     """In this round the window held messages back."""
     pressed_s: float | None = None
@@ -212,13 +212,13 @@ class Auto:
             return state, "measuring"
         round_trip_s = trip_s if state.round_trip_s is None else min(trip_s, state.round_trip_s)
         state = replace(state, round_trip_s=round_trip_s)
-        if shortest_s >= _LONG_TRIP_S:
+        if shortest_s >= _LONG_TRIP_S and not state.doubling:
             state = replace(state, round_trips=(*state.round_trips, trip_s)[-_MOST_TRIPS:])
         # The shortest trip of a round only falls: where there is no queue by now, the rest of it changes nothing.
         clear = state.doubling and state.limited and self._wanted(state) >= state.window
         if not clear and now_s - began_s < _round_s(shortest_s):
             return state, "measuring"
-        if state.round_trips and not state.doubling:
+        if state.round_trips:
             state = replace(state, round_trip_s=sorted(state.round_trips)[len(state.round_trips) // 4])
         return self._end_of_round(state, now_s)
 

@@ -6,7 +6,6 @@ But what is wrong with the program, the config or the data fails again, and is t
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -55,14 +54,12 @@ class Retrying:
     def begun(self, now_s: float) -> Retrying:
         return replace(self, since_s=now_s)
 
-    def failed(
-        self, now_s: float, *, blameless: bool = False, rng: random.Random | None = None
-    ) -> tuple[Retrying, float | None]:
+    def failed(self, now_s: float, *, blameless: bool = False) -> tuple[Retrying, float | None]:
         """When to try again; None: it failed too often in a row.
 
         Who ran for a while, or was ended from outside (`blameless`), has all its chances again.
         """
         before = 0 if blameless or now_s - self.since_s >= _HEALTHY_S else self.failures
-        pauses = delays_s(TRIES, first_s=_FIRST_S, longest_s=_LONGEST_S, rng=rng)
+        pauses = delays_s(TRIES, first_s=_FIRST_S, longest_s=_LONGEST_S)
         pause_s = next(islice(pauses, before, None), None)
         return replace(self, failures=before + 1), None if pause_s is None else now_s + pause_s
