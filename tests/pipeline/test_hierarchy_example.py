@@ -67,8 +67,9 @@ def test_whoever_is_killed_the_country_has_everything_once(tmp_path: Path) -> No
     url = f"sqlite:///{tmp_path / 'country.db'}"
     for name in ("lyon", "paris", "country"):
         text = (EXAMPLE / f"{name}.toml").read_text().replace("sqlite:///country.db", url)
-        # Several batches each, so that there is a middle.
-        (tmp_path / f"{name}.toml").write_text(text.replace("[pipeline]\n", "[pipeline]\nmax_rows = 800\n"))
+        # Several batches each, so that there is a middle. A city is waited for however long it takes to come back.
+        more = "max_rows = 800\n" + ("fed_timeout_s = 3600\n" if name == "country" else "")
+        (tmp_path / f"{name}.toml").write_text(text.replace("[pipeline]\n", f"[pipeline]\n{more}"))
     runs = {name: run(tmp_path / f"{name}.toml") for name in ("lyon", "paris", "country")}
     kill(runs["paris"], lambda: any(one["city"] == "paris" for one in documents(url, "cities")))
     runs["paris"] = run(tmp_path / "paris.toml")
