@@ -107,6 +107,16 @@ def in_order(url: str) -> list[Row]:
     return [(row["event_time"], row["_offset"]) for row in rows]
 
 
+def breaks_a_promise(url: str) -> list[float]:
+    """Times of rows that stand behind a mark although they are older: rules would drop them unseen."""
+    broken, marked_s = [], -math.inf
+    for found in written(url):
+        broken += [at for at in entry.in_order(found)["event_time"].to_pylist() if at < marked_s]
+        mark_s = found.header["mark_s"]
+        marked_s = marked_s if mark_s is None else max(marked_s, mark_s)
+    return broken
+
+
 def late_log(url: str) -> list[int]:
     with open_log_reader(url, "late") as reader:
         bodies = [body for chunk in reader.read_bodies(0, *reader.bounds(0)) for body in chunk.bodies]
@@ -118,11 +128,11 @@ def reference(ticks: Sequence[Tick], watermark_s: float) -> tuple[list[Row], lis
     held: list[Row] = []
     out: list[Row] = []
     late: list[int] = []
-    latest = -math.inf
+    latest = marked = -math.inf
     for tick in ticks:
         for lane in sorted(tick.shares):
             for row in tick.shares[lane]:
-                if out and row <= out[-1]:
+                if row[0] < marked or (out and row <= out[-1]):
                     late.append(row[1])
                 else:
                     held.append(row)
@@ -131,6 +141,8 @@ def reference(ticks: Sequence[Tick], watermark_s: float) -> tuple[list[Row], lis
         going = sorted(row for row in held if row[0] <= limit)
         out += going
         held = [row for row in held if row[0] > limit]
+        # Whoever reads the rows has been told that time is over, also where no row told it.
+        marked = limit if going or limit - marked >= 1 else marked
     return out, sorted(late)
 
 
@@ -165,6 +177,7 @@ def test_order_and_lateness_equal_the_reference(tmp_path: Path, url: str, seed: 
     rows, late = reference(ticks, SETTINGS.watermark_s)
     assert in_order(url) == rows, f"seed {seed}"
     assert late_log(url) == late, f"seed {seed}"
+    assert breaks_a_promise(url) == [], f"seed {seed}"
     assert combiner.late == len(late)
     assert combiner.held_rows == 0
     assert combiner.totals.results == len(rows) + len(late)
@@ -224,7 +237,7 @@ def test_rows_beyond_the_memory_go_to_disk_and_come_back_in_order(tmp_path: Path
 
 def test_a_dead_lane_holds_the_others_up_for_the_set_time_only(tmp_path: Path, url: str) -> None:
     now = [0.0]
-    ticks = [Tick({0: [(k * 10.0, 2 * k)], 1: [(k * 10.0 + 1, 2 * k + 1)]}) for k in range(4)]
+    ticks = [Tick({0: [(k * 10.0, 2 * k)], 1: [(k * 10.0 + 1, 2 * k + 1)]}) for k in range(5)]
     sinks = LogSinks(url)
     sinks.open()
     lanes = Lanes(sinks, url, "results", 1 << 22)
@@ -256,8 +269,11 @@ def test_a_dead_lane_holds_the_others_up_for_the_set_time_only(tmp_path: Path, u
     for number in (1, 2, 3):  # the lane comes back: what still fits is put in order, the rest is late
         bring(number, 1)
     run()
-    assert late_log(url) == [3]
-    assert [at for at, _ in in_order(url)] == [0.0, 1.0, 10.0, 20.0, 21.0]
+    assert late_log(url) == [3, 5]  # 21.0 too: event time had come to 25.0
+    for lane in (0, 1):
+        bring(4, lane)
+    run()
+    assert [at for at, _ in in_order(url)] == [0.0, 1.0, 10.0, 20.0, 30.0, 31.0]
     assert combiner.held_rows == 2
     sinks.close()
 
@@ -323,4 +339,38 @@ def test_where_pipelines_feed_it_the_slowest_counts_until_it_is_silent_for_too_l
     while combiner.step():
         pass
     assert [at for at, _ in in_order(url)] == [1.0, 9.0, 15.0, 21.0, 29.0, 35.0]
+    sinks.close()
+
+
+def test_one_that_was_given_up_is_not_taken_for_ended(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    sinks = LogSinks(url)
+    sinks.open()
+    lanes = Lanes(sinks, url, "results", 1 << 22)
+    settings = dataclasses.replace(SETTINGS, fed_by=("lyon", "paris"), fed_timeout_s=60.0)
+    now_s = 0.0
+    combiner = Combiner(url, sinks, settings, tmp_path / "held", lanes=[0], clock=lambda: now_s)
+    combiner.open()
+
+    def bring(tick: int, at: float, promised: dict[str, float]) -> None:
+        end = ShareEnd(0, ((0, tick, tick + 1),), (0,), False, 1, 0.1, at, False, marks=promised)
+        lanes.open(0).write(tick, table([(at, tick)]), end, malformed=0)
+        while combiner.step():
+            pass
+
+    bring(0, 20.0, {"paris": 10.0, "lyon": math.inf})
+    assert in_order(url) == []
+    now_s = 60.0
+    while combiner.step():
+        pass
+    # Nothing of lyon is left to judge, so its windows close; paris is not there, and that is not the end.
+    assert [at for at, _ in in_order(url)] == [20.0]
+    assert written(url)[-1].header["mark_s"] == 20.0 + settings.end_mark_s
+    assert not any(found.header["ends"] for found in written(url))
+    bring(1, 25.0, {"paris": 25.0})
+    assert late_log(url) == [1]
+    bring(2, 50.0, {"paris": math.inf})
+    assert [at for at, _ in in_order(url)] == [20.0, 50.0]
+    assert combiner.ended
+    assert breaks_a_promise(url) == []
     sinks.close()

@@ -106,7 +106,8 @@ def reference(bodies: list[bytes], watermark_s: float = WATERMARK_S) -> Referenc
         ready = sorted(key for key in held if key[0] <= latest_s - watermark_s)
         held = [key for key in held if key[0] > latest_s - watermark_s]
         found.ordered += ready
-        gone = max([gone, *ready])
+        # Rules have been told that this time is over, so what is older cannot be judged any more.
+        gone = max([gone, *ready, (latest_s - watermark_s, -1, -1)])
     found.ordered += sorted(held)
     counts: dict[tuple[float, str], int] = defaultdict(int)
     tops: dict[float, float] = defaultdict(float)

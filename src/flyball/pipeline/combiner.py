@@ -204,6 +204,9 @@ class Combiner:
         self._feeds, until_s = policy.settled_s(
             self._feeds, self._merge.settled, self._clock(), settings.fed_timeout_s
         )
+        if until_s == math.inf and not policy.all_ended(self._feeds):
+            # Of the others there is nothing left to judge, but one that was given up may still come back.
+            return self._latest_s + settings.end_mark_s
         return until_s
 
     def _hold(self, cursor: Cursor, offset: int, rows: pa.Table) -> None:
@@ -253,8 +256,10 @@ class Combiner:
         self, rows: pa.Table, gone: Key, *, late: int = 0, mark_s: float | None = None, ends: bool = False
     ) -> None:
         self._ended = ends
-        if mark_s is not None and not ends:
-            self._marked_s = mark_s
+        if mark_s is not None:
+            gone = self._holding.shut_before(mark_s, gone)
+            if not ends:
+                self._marked_s = mark_s
         header = {"number": self._number, "late": late, "mark_s": mark_s, "ends": ends, "state": self._state(gone)}
         body = entry.encode(header, rows)
         self._sinks.append(self._settings.results, _PRODUCER, self._number, [body])

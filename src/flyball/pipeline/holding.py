@@ -44,7 +44,7 @@ class Holding:
         self._runs: list[_Run] = []
         self._files = 0
         self.gone = BEFORE_ALL
-        """the last row that was taken out"""
+        """the last row that was taken out, or the time that was closed after it"""
 
     @property
     def rows(self) -> int:
@@ -89,6 +89,12 @@ class Holding:
         rows = parts[0] if len(parts) == 1 else self._sorted(pa.concat_tables(parts))
         self.gone = max(self.gone, self._key(rows, rows.num_rows - 1))
         return rows
+
+    def shut_before(self, mark_s: float, gone: Key) -> Key:
+        """Rows older than this come too late from now on, also where none has been taken out; the key of it."""
+        closed = max(gone, (mark_s, -1, -1))
+        self.gone = max(self.gone, closed)
+        return closed
 
     def key_of_last(self, rows: pa.Table) -> Key:
         return self._key(rows, rows.num_rows - 1)

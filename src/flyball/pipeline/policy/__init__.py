@@ -33,7 +33,7 @@ from flyball.pipeline.policy.balancing import (
     without_laggards,
 )
 from flyball.pipeline.policy.combining import LaneProgress, Merge, next_lane, took
-from flyball.pipeline.policy.feeding import FeedProgress, Feeds, ended_at, feeds_of, settled_s, told
+from flyball.pipeline.policy.feeding import FeedProgress, Feeds, all_ended, ended_at, feeds_of, settled_s, told
 from flyball.pipeline.policy.splitting import equal_weights, room_ahead, split, within_budget
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Pace",
     "admissible",
     "admitted",
+    "all_ended",
     "ended_at",
     "equal_weights",
     "feeds_of",

@@ -65,6 +65,11 @@ def settled_s(feeds: Feeds, settled: int, now_s: float, timeout_s: float) -> tup
     return Feeds(sources, ahead, until_s), until_s
 
 
+def all_ended(feeds: Feeds) -> bool:
+    """Nothing follows from any of them; one that was given up has not ended."""
+    return all(source.promised_s == math.inf for source in feeds.sources.values())
+
+
 def ended_at(feeds: Feeds, time_s: float) -> Feeds:
     """All sources had ended; should more follow after all, it goes on from this time."""
     sources = {name: FeedProgress(min(one.promised_s, time_s)) for name, one in feeds.sources.items()}
