@@ -12,6 +12,9 @@ m(k)  the trim, near 1: what Little's law misses (gaps between messages, roundin
       whose knob is m and whose measurement is rate/goal; the plant it sees is y(k+1) = m(k), whatever the gain of
       the real one, for R(k) carries that gain. So one certificate holds for every plant: see `default_trim`.
 
+A window that differs from the one in force by less than `rest` is not set: jitter of R(k) and m(k) would only wear
+the knob. What is really off goes on adding up in m(k), so it is worth a move after a while.
+
 The trim learns only from samples that say something about it: not while messages are lacking (the window was not
 full; unless the rate is above the goal all the same), not within three samples of a new goal or a jump of R, whose
 effect the metric may show late.
@@ -103,11 +106,16 @@ class Little:
         default=0.6, metadata={"help": "part of the old residence time that stays, from 0 to below 1"}
     )
     jump: float = field(default=0.2, metadata={"help": "relative change of the residence time that is no noise"})
+    rest: float = field(
+        default=0.01,
+        metadata={"help": "relative change of the window that is not worth a move, from 0 to below 1"},
+    )
 
     def __post_init__(self) -> None:
         check_inner(self)
         check_between(self, "keep", 0.0, 1.0, high_open=True)
         check_between(self, "jump", 0.0, math.inf, low_open=True, high_open=True)
+        check_between(self, "rest", 0.0, 1.0, high_open=True)
 
     def initial(self, command: Value) -> LittleState:
         return LittleState(as_scalar(command), self.inner.initial(1.0))
@@ -143,6 +151,8 @@ class Little:
         command = by_law * factor
         if not math.isfinite(command):
             return state, hold(OVERFLOW)
+        if not changed and abs(command - state.command) < self.rest * state.command:
+            command = state.command
         parts, reason, saturated = {"ff": by_law, "trim": by_law * (factor - 1.0)}, "", 0
         if seen.limit is not None and seen.limit < command:
             command, saturated, reason = seen.limit, int(seen.held is not None), reach.explain(seen, goal)
