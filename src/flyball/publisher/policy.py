@@ -23,10 +23,11 @@ from flyball.control.controllers.publishing import Batching, Measured
 from flyball.control.step import Action, Controller, Sample
 from flyball.errors import InvalidValue
 
-_PIECES = 2
-_PIECES_OF_WINDOW = 8
-"""A batch that does not fit is handed over in halves at least, or in eighths of the window where that is smaller:
-single messages cost a call each, and what left in small pieces comes back, and leaves again, in small pieces."""
+_PIECES_OF_WINDOW = 2
+"""A batch that does not fit waits for all its room, or for half the window where that is smaller: brokers take
+many messages at once for less, and what left in small pieces comes back, and leaves again, in small pieces."""
+_URGENT_PART = 8
+"""Beyond a full window this part of it is kept for urgent messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,12 +302,11 @@ def _send(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -
             break
         room = int(state.command.window) - state.in_flight
         wanted = min(state.handing, state.pending)
-        piece = min(int(state.command.most) // _PIECES, int(state.command.window) // _PIECES_OF_WINDOW)
-        piece = min(wanted, max(1, piece))
+        piece = min(wanted, max(1, int(state.command.window) // _PIECES_OF_WINDOW))
         count = min(wanted, max(room, 1))
         if room < piece and state.in_flight > 0:
             # A part beyond the window is kept for urgent messages: they do not wait for room that others take.
-            count = min(wanted, state.urgent, room + max(1, int(state.command.window) // _PIECES_OF_WINDOW))
+            count = min(wanted, state.urgent, room + max(1, int(state.command.window) // _URGENT_PART))
         if count < wanted:
             state = replace(state, held_s=now_s)
         if count < 1:

@@ -43,8 +43,8 @@ def test_nearby_the_shortest_trip_counts() -> None:
 
 def test_small_windows_catch_up_with_large_ones() -> None:
     small, large = (after_a_round(window, [TRIP_S] * 8, shortest_s=TRIP_S)[0] for window in (10.0, 200.0))
-    assert small == pytest.approx(10.0 * 1.1 + 8.0)
-    assert large == pytest.approx(200.0 * 1.1 + 8.0)
+    assert small == pytest.approx(10.0 * 1.1 + Auto().share / 2)
+    assert large == pytest.approx(200.0 * 1.1 + Auto().share / 2)
 
 
 def test_batches_are_large_until_a_rate_is_known() -> None:

@@ -22,9 +22,9 @@ _SHORTEST_ROUND_S = 0.05
 """Brokers confirm in groups: within this time some message meets an empty queue, if there is one."""
 _SHORTEST_QUEUE_S = 1e-5
 """No queue at all would want an endless window."""
-_STEEPNESS = 3
+_STEEPNESS = 4
 """The window falls with this power of the queue: a slow broker's queue stays short, a fast one is kept busy."""
-_BATCH_S = 0.004
+_BATCH_S = 0.012
 """What the broker takes in within this time makes a batch: a message in it waits no longer for those behind it."""
 _BATCHES_A_WINDOW = 8
 _SMALL_BATCH = 8
@@ -90,7 +90,7 @@ class Auto:
     Law, every 2.5 minimal round trips and at least 50 ms. q is the time that messages queue, by which the
     shortest round trip r of that while exceeds the minimal one (over paths of 50 ms and more the first quartile,
     once the knee is found: the shortest of many is shorter than that of few); d = max(queue_s, queue_share ·
-    minimal round trip) is how long a window of `share` messages may queue. Wanted is W* = share·(d/q)³:
+    minimal round trip) is how long a window of `share` messages may queue. Wanted is W* = share·(d/q)⁴:
 
     * W > W*: W falls to W·(W*/W)^step, at most by the part `cut`, or by what takes a queue beyond 2d back to d;
       a window that the application does not use falls from what was used;
@@ -101,17 +101,17 @@ class Auto:
 
     The first round begins before anything is sent: the first confirm already doubles a window that is too small.
 
-    The step is gain·q/(q + 3·r). If all who share the broker change W by the same part, the queue changes by
-    r times that part, and W* by −3·r/q times: for gain 1 that is Newton's step.
+    The step is gain·q/(q + 4·r). If all who share the broker change W by the same part, the queue changes by
+    r times that part, and W* by −4·r/q times: for gain 1 that is Newton's step.
 
     Publishers that share a broker see the same q, and at the same q all want the same window: that makes them
     fair. A fast broker that confirms in groups gets hundreds of messages at a short q, which keep it busy
-    between two groups; the third power keeps q near d at slow ones. For that all must know the true minimal
+    between two groups; the fourth power keeps q near d at slow ones. For that all must know the true minimal
     round trip, and one that joins a busy broker has never seen it: so at every multiple of `probe_s` those
     whom the window holds back let their messages drain for a moment. The times given to this law therefore
     count from 1970 (clocks that disagree make a drain less telling, nothing else).
 
-    A batch is what the broker takes in within 4 ms, so that its first message does not wait for its last.
+    A batch is what the broker takes in within 12 ms, so that its first message does not wait for its last.
 
     >>> auto = Auto(start_window=40)
     >>> state = auto.initial((1.0, 1.0, 0.0, 1.0))
@@ -127,11 +127,11 @@ class Auto:
     sharing is that of windows that follow the queueing delay.
     """
 
-    queue_s: float = field(default=0.025, metadata={"help": "time that messages may queue at the broker"})
+    queue_s: float = field(default=0.028, metadata={"help": "time that messages may queue at the broker"})
     queue_share: float = field(
         default=0.35, metadata={"help": "the same as a part of the minimal round trip; the larger one counts"}
     )
-    share: float = field(default=16.0, metadata={"help": "window at which messages queue for just that time"})
+    share: float = field(default=14.0, metadata={"help": "window at which messages queue for just that time"})
     gain: float = field(default=1.4, metadata={"help": "part of Newton's step that is made; below 2"})
     cut: float = field(default=0.5, metadata={"help": "greatest part of the window given up in one round trip"})
     start_window: int = field(default=128, metadata={"help": "window before anything is known"})
