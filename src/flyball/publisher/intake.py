@@ -67,6 +67,8 @@ class Intake:
         self._buffered = 0
         self._writing: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
+        self.short_of_room = False
+        """Messages wait until something leaves the outbox."""
         self.dropped = 0
         self.refused = 0
 
@@ -163,9 +165,11 @@ class Intake:
 
     async def _wait_for_room(self) -> None:
         self._room.clear()
+        self.short_of_room = True
         with suppress(TimeoutError):
             # Other processes may make room too, and do not tell us.
             await asyncio.wait_for(self._room.wait(), _RETRY_S)
+        self.short_of_room = False
 
     def _refuse(self, handle: Handle, error: StoreError) -> None:
         if self._when_full == "drop" and isinstance(error, Full) and not isinstance(error, DiskFull):

@@ -49,6 +49,8 @@ _READ_TOGETHER = 500
 _YIELD_EVERY = 64
 _RELAY_S = 0.05
 _RETRY_S = 0.5
+_GATHER_S = 0.01
+"""Confirmed messages leave the store together after this time: its writer is for those who wait for their commit."""
 
 
 class Undelivered(FlyballError, RuntimeError):
@@ -450,6 +452,8 @@ class Publisher:
         """Take what is confirmed out of the store, together with all that is confirmed meanwhile."""
         try:
             while self._done:
+                if not self._intake.short_of_room:
+                    await asyncio.sleep(_GATHER_S)
                 seqs, self._done = self._done, []
                 try:
                     await self._pool.run("publish", self._outbox.confirm, seqs)
