@@ -17,7 +17,16 @@ from flyball.control.models import first_order
 from flyball.control.verify import verify
 from flyball.errors import InvalidValue
 from flyball.pipeline import policy
-from flyball.pipeline.policy import Balancer, FlowControl, LaneProgress, Merge, Pace, balancing, failures
+from flyball.pipeline.policy import (
+    Balancer,
+    FlowControl,
+    LaneDelay,
+    LaneProgress,
+    Merge,
+    Pace,
+    balancing,
+    failures,
+)
 
 MB = 1_000_000
 
@@ -97,6 +106,28 @@ def test_pace_does_not_shrink_batches_to_nothing_where_the_events_are_not_what_t
         count = pace.most_events(2.0, at_least=1000)
         sizes.append(count)
     assert sum(sizes[-10:]) / 10 > 10_000
+
+
+def test_pace_makes_batches_smaller_as_soon_as_a_hog_makes_all_of_one_size_slow() -> None:
+    pace, count, sizes, longest_s = Pace(), 40_000, [], 0.0
+    for number in range(40):
+        took_s = (0.1 + 5e-5 * count) * (1.0 if number < 10 else 3.0)
+        longest_s = max(longest_s, took_s)
+        pace = pace.after(count, took_s)
+        count = min(40_000, pace.most_events(2.0, at_least=1000)) if number >= 10 else 40_000
+        sizes.append(count)
+    assert longest_s == pytest.approx(3 * 2.1)  # the batch that the hog met, and none longer
+    assert 3 * (0.1 + 5e-5 * count) == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_batch_that_is_overdue_tells_that_its_lane_has_become_slower() -> None:
+    lane = LaneDelay()
+    for second in range(5):
+        lane = lane.after_batch(float(second), 10_000, 1.0).seen(second + 0.01, 10_000)
+    assert lane.seen(5.4, 14_000).now_s == pytest.approx(1.4)  # 1.4 s: nothing unusual yet
+    late = lane.seen(7.0, 30_000)  # 10,000 are not done after 3 s, so no more than 3,333 a second
+    assert late.now_s == pytest.approx(9.0)
+    assert late.after_batch(7.0, 10_000, 3.0).seen(7.01, 20_000).now_s == pytest.approx(3.0)  # half believed
 
 
 weights_of = st.lists(st.floats(0.02, 1.0), min_size=1, max_size=5).map(

@@ -136,7 +136,7 @@ class LaneWorld:
                 for batch in lane.served.batches[self._counted[number] :]:
                     delay = delay.after_batch(self.environment.now, batch.events, batch.seconds)
                 self._counted[number] = len(lane.served.batches)
-                self._delays[number] = delay.seen(lane.backlog + lane.in_flight)
+                self._delays[number] = delay.seen(self.environment.now, lane.backlog + lane.in_flight)
 
     def _watch(self) -> Any:
         while True:

@@ -196,7 +196,7 @@ class Splitter:
             if level.cycle is not None and level.batch != self._batches.get(lane):
                 delay = delay.after_batch(now_s, *level.cycle)
                 self._batches[lane] = level.batch
-            self._lanes[lane] = delay.seen(self._backlog(lane))
+            self._lanes[lane] = delay.seen(now_s, self._backlog(lane))
 
     def _rebalance(self, now_s: float) -> None:
         if now_s - self._balanced_s < policy.BALANCE_EVERY_S:

@@ -50,7 +50,7 @@ _YIELD_EVERY = 64
 _RELAY_S = 0.05
 _RETRY_S = 0.5
 _GATHER_S = 0.01
-"""Confirmed messages leave the store together after this time: its writer is for those who wait for their commit."""
+"""Confirmed messages leave the store together after this time: its writer is for those who wait for a commit."""
 
 
 class Undelivered(FlyballError, RuntimeError):

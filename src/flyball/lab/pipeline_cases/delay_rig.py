@@ -32,9 +32,9 @@ from flyball.pipeline.runner import RunningPipeline, open_pipeline
 
 _TICK_S = 0.05
 _TRICKLE_PER_S = 100.0
-_BACKLOG_PER_S = 20_000.0
 _TEMPLATES = 10_000
 _AT_ONCE = 5_000
+_BURST_S = 3.0
 _PATIENCE_S = 180.0
 _TIME = b'"event_time":'
 _TIME_BYTES = 14
@@ -71,6 +71,8 @@ class DelayRig:
         kept = [load.passes(body) for body in templates]
         self._kept = np.concatenate([[0], np.cumsum(kept)])
         self._published = 0
+        self._burst = 0
+        """Events that are to be published at once, still to come."""
         self._results = 0
         self._seen: list[tuple[float, Array]] = []
         """(when rows came to the results log, the times at which their events were published)"""
@@ -91,20 +93,24 @@ class DelayRig:
                 thread.join()
         self.pipeline.stop()
 
+    def warm_up(self, lanes: Sequence[int], batches: int) -> None:
+        """Until every lane has ended so many batches, small ones since hardly anything comes: what a batch costs
+        whatever its size falls by half meanwhile, for the compiler of Java needs that often."""
+        levels = QueueLevels(self.url, self.config.results)
+        gives_up_s = time.monotonic() + _PATIENCE_S
+        while min(level.batch for level in levels.read(lanes)) < batches:
+            self.pipeline.check()
+            if time.monotonic() > gives_up_s:
+                raise NothingCame(f"no {batches} batches in {_PATIENCE_S:.0f} s; see {self.folder}/processes")
+            time.sleep(_TICK_S)
+        levels.close()
+
     def publish(self, events: int) -> None:
-        """So many at once, before it runs: a backlog that is there needs no core any more. Its events say that
-        they came one after the other until now."""
-        until_s = time.time()
-
-        async def send() -> None:
-            async with await connect(self.url) as broker:
-                await broker.declare(self.config.input, "log")
-                sender = await broker.sender(self.config.input)
-                while self._published < events:
-                    left = events - self._published
-                    await self._send(sender, min(_AT_ONCE, left), until_s - left / _BACKLOG_PER_S)
-
-        asyncio.run(send())
+        """So many at once, besides what comes anyway; returns when all of them stand in the input."""
+        self._burst = events
+        while self._burst:
+            self.pipeline.check()
+            time.sleep(_TICK_S)
 
     def wait_for(self, share: float) -> None:
         """Until that share of everything published so far is finished."""
@@ -118,16 +124,6 @@ class DelayRig:
                     f"{self.folder}/processes"
                 )
             time.sleep(_TICK_S)
-
-    def finished_per_s(self, since_s: float, until_s: float) -> float:
-        """Events a second, of those whose results came in between. Results come in leaps, a batch at a time: so
-        it is the slope of all that came, not the difference of two moments."""
-        came = [(came_s, born_s.size) for came_s, born_s in self._seen if since_s <= came_s < until_s]
-        if len({came_s for came_s, _ in came}) < 2:
-            raise NothingCame(f"hardly any results came in {until_s - since_s:.0f} s; see {self.folder}/processes")
-        at, results = np.array(came).T
-        slope = float(np.polyfit(at - at[0], np.cumsum(results), 1)[0])
-        return slope * self._published / self._expected()
 
     def lanes_per_s(self, lanes: Sequence[int], seconds: float) -> float:
         """Events a second that these lanes finish from now on, each by itself: of every batch that ends, its
@@ -169,6 +165,7 @@ class DelayRig:
 
     async def _publishing(self) -> None:
         async with await connect(self.url) as broker:
+            await broker.declare(self.config.input, "log")
             sender = await broker.sender(self.config.input)
             owed, looked_s = 0.0, time.time()
             while not self._stop.is_set():
@@ -178,6 +175,12 @@ class DelayRig:
                 looked_s, events = now_s, int(owed)
                 owed -= events
                 await self._send(sender, events, now_s)
+                all_at_once = self._burst
+                while self._burst and not self._stop.is_set():
+                    part = min(_AT_ONCE, self._burst)
+                    # As if they had come in the last seconds, and still within any watermark.
+                    await self._send(sender, part, now_s - _BURST_S * self._burst / all_at_once)
+                    self._burst -= part
 
     async def _send(self, sender: Sender, events: int, born_s: float) -> None:
         if not events:

@@ -41,8 +41,9 @@ _LANES: dict[str, Any] = {"count": 2, "cores": [[0], [DISTURBED]]}
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """How much comes before the hog and how long it stays."""
+    """How warm the lanes are and how much comes before the hog, and how long it stays."""
 
+    batches: int
     backlog: int
     capacity_s: float
     settle_s: float
@@ -50,12 +51,11 @@ class Spans:
     hog_s: float
 
 
-_QUICK = Spans(600_000, 10.0, 6.0, 10.0, 20.0)
-_FULL = Spans(1_500_000, 25.0, 10.0, 30.0, 60.0)
-_WARM = 0.35
-"""of the backlog: what comes before only warms Spark up, whose compiler needs a while"""
+_QUICK = Spans(100, 800_000, 10.0, 5.0, 8.0, 20.0)
+_FULL = Spans(150, 1_600_000, 25.0, 10.0, 30.0, 60.0)
+_LARGE_BATCHES_S = 6.0
+"""until the lanes are used to large batches too"""
 _NEARLY_ALL = 0.99
-_LOOK_BACK_S = 6.0
 _WATERMARK_S = PipelineConfig.model_fields["watermark_s"].default
 
 
@@ -65,7 +65,9 @@ def cases(context: BenchContext) -> Iterator[Row]:
     hosts = folder / "hosts.csv"
     load.write_hosts(hosts)
     spans = _QUICK if context.quick else _FULL
-    with _rig(folder / "control", hosts, spans, context.seed, lanes=_LANES, runner="process") as rig:
+    with _rig(folder / "control", hosts, context.seed, lanes=_LANES, runner="process") as rig:
+        rig.warm_up(range(_LANES["count"]), spans.batches)
+        context.note(f"  the lanes are warm: {spans.batches} small batches each")
         capacity = _capacity(rig, spans)
         rate = LOAD * capacity
         context.note(f"  beside the hog the lanes finish {capacity:,.0f} events/s; load {rate:,.0f}")
@@ -85,7 +87,8 @@ def cases(context: BenchContext) -> Iterator[Row]:
     if context.quick:
         return
     pulled = {"count": _PULLED_PARTITIONS, "balance": False}
-    with _rig(folder / "pull", hosts, spans, context.seed, lanes=pulled, runner="inline") as rig:
+    with _rig(folder / "pull", hosts, context.seed, lanes=pulled, runner="inline") as rig:
+        rig.warm_up([0], spans.batches)
         _capacity(rig, spans, runs_lanes=False)  # so that it is as warm
         pull = _disturbed(rig, rate, spans)
         context.note(f"  Spark's pull: {pull}")
@@ -108,18 +111,15 @@ def _beside(context: BenchContext, ours: Disturbed, name: str, other: Disturbed)
     return context.row(f"disturbed lane, {name}", ours.late.p99_s, "s", peer=other.late.p99_s, peer_name=name)
 
 
-def _rig(folder: Path, hosts: Path, spans: Spans, seed: int, **config: Any) -> DelayRig:
-    rig = DelayRig(folder, load.config(hosts, rules=False, heavy=True, watermark_s=_WATERMARK_S, **config), seed)
-    rig.publish(spans.backlog)
-    return rig
+def _rig(folder: Path, hosts: Path, seed: int, **config: Any) -> DelayRig:
+    return DelayRig(folder, load.config(hosts, rules=False, heavy=True, watermark_s=_WATERMARK_S, **config), seed)
 
 
 def _capacity(rig: DelayRig, spans: Spans, *, runs_lanes: bool = True) -> float:
     """Events a second that the lanes together finish beside the hog while more wait than can be. Publishing costs
     as much as it will then, or nearly: half of what is finished without a hog."""
-    rig.wait_for(_WARM)
-    now_s = time.time()
-    rig.rate = rig.finished_per_s(now_s - _LOOK_BACK_S, now_s) / 2
+    rig.publish(spans.backlog)
+    rig.rate = rig.lanes_per_s(range(_LANES["count"]), _LARGE_BATCHES_S) / 2
     with hogs(_LONGEST_HOG_S, _HOG, apart=True):
         time.sleep(spans.settle_s)
         finished = rig.lanes_per_s(range(_LANES["count"]), spans.capacity_s) if runs_lanes else 0.0

@@ -211,7 +211,9 @@ class Pace:
         slow = self.seconds > _SLOW * interval_s
         growth = _MOST_GROWTH_IF_SLOW if slow else _MOST_GROWTH
         if slow and spread < doubt:
-            return max(at_least, int(growth * self.events))  # is it c or the events? Another size tells
+            # Is it c or the events? Another size tells: a smaller one if there is, for a large batch is dead time.
+            smaller = self.events / _MOST_GROWTH_IF_SLOW
+            return int(smaller if smaller > at_least else max(at_least, growth * self.events))
         per_event_s = clamp((together + doubt * whole) / (spread + doubt), whole / _MOST_GROWTH, whole)
         base_s = self.seconds - per_event_s * self.events
         work_s = max(interval_s - base_s, interval_s / 2)

@@ -187,6 +187,7 @@ class BatchTimes:
         return 0.0 if self.average_s is None else load_of(self.least[0][1], self.average_s)
 
 
+_OVERDUE = 1.5  # times as long as batches take of late
 _LEAST_DELAY_S = 0.05  # shorter ones are noise: lanes that have nothing to do are equally fast
 
 
@@ -197,9 +198,12 @@ class LaneDelay:
     Of all sensors this has the least dead time: it rises as soon as events pile up, long before they are late.
     What it showed since it was last read is averaged, for backlogs are saw teeth; `now_s` is what it shows now.
 
-    >>> lane = LaneDelay().after_batch(0.0, events=1000, took_s=0.5).seen(backlog=3000).seen(backlog=1000)
-    >>> lane.predicted_s
-    1.0
+    A batch that is overdue tells before its end that the rate has fallen: what waited when the one before it ended
+    has not been done since.
+
+    >>> lane = LaneDelay().after_batch(0.0, events=1000, took_s=0.5).seen(0.0, 3000).seen(0.2, 1000)
+    >>> lane.predicted_s, lane.seen(3.0, 4000).now_s
+    (1.0, 4.0)
     """
 
     rate: float | None = None
@@ -207,16 +211,24 @@ class LaneDelay:
     times: BatchTimes = field(default_factory=BatchTimes)
     sum_s: float = 0.0
     samples: int = 0
+    ended_s: float = 0.0
+    """When the last batch ended."""
+    waited: int | None = None
+    """Events that waited then; None: not looked at yet."""
 
     def after_batch(self, now_s: float, events: int, took_s: float) -> LaneDelay:
         rate = ewma(self.rate, events / took_s, _KEEP_RATE)
-        return replace(self, rate=rate, times=self.times.after(now_s, took_s))
+        return replace(self, rate=rate, times=self.times.after(now_s, took_s), ended_s=now_s, waited=None)
 
-    def seen(self, backlog: int) -> LaneDelay:
+    def seen(self, now_s: float, backlog: int) -> LaneDelay:
         if self.rate is None:
             return self
-        delay_s = max(_LEAST_DELAY_S, backlog / self.rate)
-        return replace(self, now_s=delay_s, sum_s=self.sum_s + delay_s, samples=self.samples + 1)
+        waited = backlog if self.waited is None else self.waited
+        rate, since_s = self.rate, now_s - self.ended_s
+        if waited and since_s > _OVERDUE * (self.times.average_s or math.inf):
+            rate = min(rate, waited / since_s)
+        delay_s = max(_LEAST_DELAY_S, backlog / rate)
+        return replace(self, now_s=delay_s, sum_s=self.sum_s + delay_s, samples=self.samples + 1, waited=waited)
 
     def read(self) -> LaneDelay:
         return replace(self, sum_s=0.0, samples=0)
