@@ -132,6 +132,7 @@ class KafkaBroker(LogBroker[KafkaReceiver]):
         if self._producer is not None:
             await self._producer.close()
             self._producer = None
+        await asyncio.to_thread(self._admin.close)
 
 
 def _next_chunk(chunks: Iterator[list[Any]]) -> list[Any] | None:

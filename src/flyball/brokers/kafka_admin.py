@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -33,6 +41,7 @@ _SETTLING = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
 }
 # The group has members, so only they may commit for it.
 _GROUP_IN_USE = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.STALE_MEMBER_EPOCH}
@@ -42,6 +51,14 @@ class KafkaAdmin:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._client = AdminClient(settings.client())
+        self._outsider: tuple[str, Consumer] | None = None
+        self._asking = threading.Lock()
+
+    def close(self) -> None:
+        with self._asking:
+            if self._outsider is not None:
+                self._outsider[1].close()
+                self._outsider = None
 
     def greet(self) -> None:
         """Make sure that a broker is there and lets us in; say which of the two it is not."""
@@ -223,23 +240,38 @@ class KafkaAdmin:
         """Offsets that the group has committed, where it has."""
         if not places:
             return {}
-        asked = [ConsumerGroupTopicPartitions(group, [TopicPartition(*place) for place in places])]
+        asked = [TopicPartition(*place) for place in places]
 
-        def ask() -> Any:
+        def ask() -> list[TopicPartition]:
             try:
-                return self._client.list_consumer_group_offsets(asked, request_timeout=_REQUEST_S)[group].result()
+                with self._asking:
+                    found = self._outsider_of(group).committed(asked, timeout=_REQUEST_S)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                    return None
+                    return []
                 raise
+            for each in found:
+                if each.error is not None:
+                    raise KafkaException(each.error)
+            return found
 
-        answer = self._settled(ask, group)
-        if answer is None:
-            return {}
-        found: Mapping[Place, int] = {
-            (each.topic, each.partition): each.offset for each in answer.topic_partitions
-        }
-        return {place: offset for place, offset in found.items() if offset >= 0}
+        committed = self._settled(ask, group)
+        return {(each.topic, each.partition): each.offset for each in committed if each.offset >= 0}
+
+    def _outsider_of(self, group: str) -> Consumer:
+        """A client that may ask for what a group has committed, and never joins it.
+
+        The admin client could be asked as well, and ends the process (SIGSEGV, librdkafka 2.x) when a broker
+        answers that it is not the group's coordinator any more, as after a restart: it has no group to refresh.
+        """
+        if self._outsider is None or self._outsider[0] != group:
+            if self._outsider is not None:
+                self._outsider[1].close()
+            self._outsider = (
+                group,
+                Consumer(self._settings.client() | {"group.id": group, "enable.auto.commit": False}),
+            )
+        return self._outsider[1]
 
     def _settled(self, ask: Callable[[], Answer], subject: str) -> Answer:
         """The answer, asked for again while a leader or coordinator is being chosen (a topic was just made)."""
