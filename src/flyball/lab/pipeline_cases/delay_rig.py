@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,12 +97,9 @@ class DelayRig:
         """Until every lane has ended so many batches, small ones since hardly anything comes: what a batch costs
         whatever its size falls by half meanwhile, for the compiler of Java needs that often."""
         levels = QueueLevels(self.url, self.config.results)
-        gives_up_s = time.monotonic() + _PATIENCE_S
-        while min(level.batch for level in levels.read(lanes)) < batches:
-            self.pipeline.check()
-            if time.monotonic() > gives_up_s:
-                raise NothingCame(f"no {batches} batches in {_PATIENCE_S:.0f} s; see {self.folder}/processes")
-            time.sleep(_TICK_S)
+        self._until(
+            lambda: min(level.batch for level in levels.read(lanes)) >= batches, f"{batches} batches of every lane"
+        )
         levels.close()
 
     def publish(self, events: int) -> None:
@@ -115,14 +112,14 @@ class DelayRig:
     def wait_for(self, share: float) -> None:
         """Until that share of everything published so far is finished."""
         goal = share * self._expected()
+        self._until(lambda: self._results >= goal, f"{goal:.0f} results")
+
+    def _until(self, done: Callable[[], bool], what: str) -> None:
         gives_up_s = time.monotonic() + _PATIENCE_S
-        while self._results < goal:
+        while not done():
             self.pipeline.check()
             if time.monotonic() > gives_up_s:
-                raise NothingCame(
-                    f"{self._results} of {goal:.0f} results came in {_PATIENCE_S:.0f} s; see "
-                    f"{self.folder}/processes"
-                )
+                raise NothingCame(f"{what} did not come in {_PATIENCE_S:.0f} s; see {self.folder}/processes")
             time.sleep(_TICK_S)
 
     def lanes_per_s(self, lanes: Sequence[int], seconds: float) -> float:
