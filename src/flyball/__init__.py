@@ -17,28 +17,76 @@ rooms of the house, in the order in which a message passes them::
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flyball.brokers import Message as Message
+    from flyball.brokers import connect as connect
+    from flyball.consumer.consumer import Consumer as Consumer
+    from flyball.consumer.goals import Capacity as Capacity
+    from flyball.consumer.goals import DrainBy as DrainBy
+    from flyball.consumer.goals import Latency as Latency
+    from flyball.consumer.goals import Rate as Rate
+    from flyball.consumer.regulate import regulate as regulate
+    from flyball.consumer.settling import RetryPolicy as RetryPolicy
+    from flyball.errors import FlyballError as FlyballError
+    from flyball.loops.loop import Loop as Loop
+    from flyball.pipeline.app import Pipeline as Pipeline
+    from flyball.pipeline.config import PipelineConfig as PipelineConfig
+    from flyball.publisher.publisher import Publisher as Publisher
+    from flyball.publisher.sync import SyncPublisher as SyncPublisher
 
 __version__ = "0.1.0"
 
-# Public name → module that defines it. Resolved on first use, so that `import flyball` stays instant.
-_EXPORTS: dict[str, str] = {
+__all__ = [
+    "Capacity",
+    "Consumer",
+    "DrainBy",
+    "FlyballError",
+    "Latency",
+    "Loop",
+    "Message",
+    "Pipeline",
+    "PipelineConfig",
+    "Publisher",
+    "Rate",
+    "RetryPolicy",
+    "SyncPublisher",
+    "__version__",
+    "connect",
+    "regulate",
+]
+
+# Public name → module that defines it: imported on first use, so that `import flyball` stays instant. A type
+# checker sees the imports above and no `__getattr__`, so that a misspelt name is an error for it.
+_MODULES: dict[str, str] = {
+    "Capacity": "flyball.consumer.goals",
     "Consumer": "flyball.consumer.consumer",
+    "DrainBy": "flyball.consumer.goals",
+    "FlyballError": "flyball.errors",
+    "Latency": "flyball.consumer.goals",
     "Loop": "flyball.loops.loop",
+    "Message": "flyball.brokers",
     "Pipeline": "flyball.pipeline.app",
+    "PipelineConfig": "flyball.pipeline.config",
     "Publisher": "flyball.publisher.publisher",
+    "Rate": "flyball.consumer.goals",
+    "RetryPolicy": "flyball.consumer.settling",
+    "SyncPublisher": "flyball.publisher.sync",
+    "connect": "flyball.brokers",
+    "regulate": "flyball.consumer.regulate",
 }
 
-__all__ = ["__version__", *_EXPORTS]
+if not TYPE_CHECKING:
 
+    def __getattr__(name: str) -> object:
+        import importlib
 
-def __getattr__(name: str) -> Any:
-    try:
-        module = _EXPORTS[name]
-    except KeyError:
-        raise AttributeError(f"module 'flyball' has no attribute {name!r}") from None
-    return getattr(importlib.import_module(module), name)
+        try:
+            module = _MODULES[name]
+        except KeyError:
+            raise AttributeError(f"module 'flyball' has no attribute {name!r}") from None
+        return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:

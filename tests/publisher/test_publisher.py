@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
 import sqlite3
 import threading
@@ -464,6 +465,12 @@ def test_sync_face_from_many_threads(tmp_path: Path) -> None:
     assert found == {b"%d-%d" % (thread, number) for thread in range(8) for number in range(50)}
 
 
+@pytest.mark.parametrize("method", ["__init__", "publish", "publish_many", "drain"])
+def test_the_sync_face_takes_the_same_parameters(method: str) -> None:
+    of_publisher, of_sync = (inspect.signature(getattr(face, method)) for face in (Publisher, SyncPublisher))
+    assert list(of_sync.parameters.values()) == list(of_publisher.parameters.values())
+
+
 def test_receipts_show_the_knee(url: str) -> None:
     async def main() -> None:
         async with Publisher(url, channel="orders", outbox="memory", declare="queue") as publisher:
@@ -487,6 +494,6 @@ def test_receipts_show_the_knee(url: str) -> None:
         ({"buffer": 0}, "at least 1 message, got 0"),
     ],
 )
-def test_refuses_what_makes_no_sense(options: dict[str, object], words: str) -> None:
+def test_refuses_what_makes_no_sense(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
         Publisher("memory://", channel="orders", outbox="memory", **options)

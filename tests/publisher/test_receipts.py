@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -202,6 +203,6 @@ def test_closing_says_how_many_have_no_receipt_where_nothing_keeps_them(memory_u
         ({"keep_until": "receipt", "ordered": True, "producer": "p"}, "drops what producer='p' sends again"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, object], reason: str) -> None:
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason):
         Publisher("memory://", channel="orders", outbox="memory", **options)

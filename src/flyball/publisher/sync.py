@@ -11,13 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from flyball.brokers import Message
+from flyball.brokers.port import HeaderValue, Kind
+from flyball.control.step import Controller
 from flyball.publisher.entry import Handle
+from flyball.publisher.intake import WhenFull
+from flyball.publisher.options import KeepUntil
 from flyball.publisher.publisher import Counters, Publisher
+from flyball.store.outbox import USUAL
+from flyball.store.sqlite import Durability
 
 Result = TypeVar("Result")
 
@@ -43,21 +50,64 @@ class SyncHandle:
 class SyncPublisher:
     """Takes the arguments of `Publisher`; its methods may be called from any thread."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self._arguments, self._options = arguments, options
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        outbox: str | Path,
+        channel: str | None = None,
+        targets: Sequence[str | tuple[str, str]] | None = None,
+        require: int | None = None,
+        law: str | Controller[Any] = "auto",
+        batch: int = 1,
+        when_full: WhenFull = "wait",
+        buffer: int = 10_000,
+        max_bytes: int | None = None,
+        durability: Durability = "power",
+        ageing_s: float = 5.0,
+        max_wait_s: float = 0.2,
+        declare: Kind | None = None,
+        ordered: bool = False,
+        producer: str | None = None,
+        first_sequence: int = 0,
+        keep_until: KeepUntil = "confirm",
+        receipts: str | None = None,
+        receipt_timeout_s: float = 60.0,
+        workers: int = 2,
+        close_timeout_s: float = 30.0,
+    ) -> None:
+        self._publisher = Publisher(
+            url,
+            outbox=outbox,
+            channel=channel,
+            targets=targets,
+            require=require,
+            law=law,
+            batch=batch,
+            when_full=when_full,
+            buffer=buffer,
+            max_bytes=max_bytes,
+            durability=durability,
+            ageing_s=ageing_s,
+            max_wait_s=max_wait_s,
+            declare=declare,
+            ordered=ordered,
+            producer=producer,
+            first_sequence=first_sequence,
+            keep_until=keep_until,
+            receipts=receipts,
+            receipt_timeout_s=receipt_timeout_s,
+            workers=workers,
+            close_timeout_s=close_timeout_s,
+        )
         self._loop: asyncio.AbstractEventLoop
-        self._publisher: Publisher
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="flyball-publisher-loop", daemon=True)
         self._thread.start()
-
-        async def opened() -> Publisher:
-            return await Publisher(*self._arguments, **self._options).__aenter__()
-
         try:
-            self._publisher = self._call(opened())
+            self._call(self._publisher.__aenter__())
         except BaseException:
             self._stop()
             raise
@@ -71,12 +121,36 @@ class SyncPublisher:
         finally:
             self._stop()
 
-    def publish(self, body: bytes, **options: Any) -> SyncHandle:
-        """Accept a message (the options of `Publisher.publish`); returns when it is safe in the outbox."""
-        return SyncHandle(self, self._call(self._publisher.publish(body, **options)))
+    def publish(
+        self,
+        body: bytes,
+        *,
+        key: bytes | None = None,
+        urgency: int = USUAL,
+        headers: Mapping[str, HeaderValue] | None = None,
+        event_time_s: float | None = None,
+        content_type: str | None = None,
+        id: str | None = None,
+        channel: str | None = None,
+    ) -> SyncHandle:
+        """Accept a message; returns when it is safe in the outbox."""
+        accepted = self._publisher.publish(
+            body,
+            key=key,
+            urgency=urgency,
+            headers=headers,
+            event_time_s=event_time_s,
+            content_type=content_type,
+            id=id,
+            channel=channel,
+        )
+        return SyncHandle(self, self._call(accepted))
 
-    def publish_many(self, messages: Iterable[Message], **options: Any) -> list[SyncHandle]:
-        handles = self._call(self._publisher.publish_many(messages, **options))
+    def publish_many(
+        self, messages: Iterable[Message], *, urgency: int = USUAL, channel: str | None = None
+    ) -> list[SyncHandle]:
+        """Accept many at once: one wait for the disk."""
+        handles = self._call(self._publisher.publish_many(messages, urgency=urgency, channel=channel))
         return [SyncHandle(self, handle) for handle in handles]
 
     def drain(self) -> None:
