@@ -53,6 +53,35 @@ def test_a_pika_program(rabbitmq: RabbitMqNode, goal: str) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("handling_s", [0.002, 0.01])
+def test_a_blocking_pika_program_holds_a_rate_with_a_backlog(rabbitmq: RabbitMqNode, handling_s: float) -> None:
+    """A BlockingConnection runs no timer while deliveries are pending: the loop must not depend on timers."""
+    queue, count = f"plain.{uuid.uuid4().hex}", 3000
+    asyncio.run(send(rabbitmq.url, queue, "queue", count))
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url))
+    channel = regulate(connection.channel(), goal="rate=50", max_window=64, period_s=0.5)
+    handled = 0
+    settled: tuple[int, float] | None = None
+
+    def on_message(channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
+        nonlocal handled, settled
+        time.sleep(handling_s)
+        channel.basic_ack(method.delivery_tag)
+        handled += 1
+        if settled is None and len(channel.regulation.receipts) >= 4:
+            settled = handled, time.monotonic()
+        if handled == count or len(channel.regulation.receipts) >= 14:
+            channel.stop_consuming()
+
+    channel.basic_consume(queue, on_message)
+    channel.start_consuming()
+    assert handled < count, "no step was made before the queue was empty"
+    assert settled is not None
+    rate = (handled - settled[0]) / (time.monotonic() - settled[1])
+    assert 25.0 < rate < 75.0
+    connection.close()
+
+
 def test_a_pika_channel_that_was_settled_in_bulk_keeps_what_is_parked(rabbitmq: RabbitMqNode) -> None:
     queue = f"plain.{uuid.uuid4().hex}"
     asyncio.run(send(rabbitmq.url, queue, "queue", 10))

@@ -10,7 +10,8 @@
         consumer.done(message)                                       # new: the message has left the window
 
 What is returned passes everything else on to the client. Nothing runs beside the program: with pika the loop is
-called by the connection's own timer, with Kafka inside `poll` and `consume`.
+called by deliveries, acknowledgements and the connection's own timer, whichever comes first once a step is due (a
+BlockingConnection runs no timer while deliveries are pending), with Kafka inside `poll` and `consume`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from flyball.consumer.regulation import Regulation
 from flyball.errors import InvalidValue
 
 _POLL_S = 0.002  # how long a closed window waits before it looks again
+_LACKING_S = 0.005  # a delivery that was waited for longer than this, with room in the window, was lacking
 
 
 def regulate(
@@ -62,6 +64,8 @@ class RegulatedChannel:
         self._trip = RoundTrip()
         self._callback: Callable[..., Any] | None = None
         self._releasing = False
+        self._idle_since_s: float | None = None  # since when there is room and nothing to hand over
+        self._lacking = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
@@ -121,6 +125,7 @@ class RegulatedChannel:
             if began_s is not None:
                 self._trip.settled(1, now_s)
                 self.regulation.sensing.finished(now_s - began_s, None)
+        self._step()
 
     @property
     def _occupied(self) -> int:
@@ -129,8 +134,11 @@ class RegulatedChannel:
         return out + self._trip.open(time.monotonic(), most)
 
     def _delivered(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
-        self._trip.arrived(1, time.monotonic(), more=bool(self._parked))
+        now_s, idle_since_s = time.monotonic(), self._idle_since_s
+        self._lacking = idle_since_s is not None and now_s - idle_since_s > _LACKING_S
+        self._trip.arrived(1, now_s, more=bool(self._parked))
         self._parked.append((method, properties, body))
+        self._step()
         self._release()
 
     def _release(self) -> None:
@@ -146,12 +154,23 @@ class RegulatedChannel:
                 self._callback(self, method, properties, body)
         finally:
             self._releasing = False
+        self._idle_since_s = time.monotonic() if self._is_idle else None
+
+    @property
+    def _is_idle(self) -> bool:
+        """There is room and nothing to hand over. Messages also arrive while the window is closed."""
+        return not self._parked and self._occupied < max(1, self.regulation.window)
+
+    def _step(self) -> None:
+        """Let the loop sample and decide if it is due; by the clock, so it may be called at any event."""
+        if self.regulation.is_due:
+            self.regulation.tick(full=not self._lacking, round_trip_s=self._trip.mean_s or 0.0)
 
     def _again(self) -> None:
         if not self._channel.is_open:
             return
-        lacking = not self._parked and self._occupied < self.regulation.window
-        self.regulation.tick(full=not lacking, round_trip_s=self._trip.mean_s or 0.0)
+        self._lacking = self._is_idle
+        self._step()
         self._release()
         connection = self._channel.connection
         later = getattr(connection, "call_later", None) or connection.ioloop.call_later

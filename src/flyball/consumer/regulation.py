@@ -79,6 +79,11 @@ class Regulation:
             else "; ".join(filter(None, (self.receipts[-1].reason, self.receipts[-1].alert)))
         )
 
+    @property
+    def is_due(self) -> bool:
+        """Whether `tick` would do something now."""
+        return self._now() - self._ticked_s >= DITHER_S
+
     def tick(self, *, full: bool, round_trip_s: float = 0.0) -> int:
         """The window from now on. `full`: the window was used up, no message was lacking."""
         now_s = self._now()
