@@ -97,6 +97,40 @@ def test_a_pika_channel_that_was_settled_in_bulk_keeps_what_is_parked(rabbitmq: 
     connection.close()
 
 
+def test_a_pika_program_that_stops_gives_back_what_was_not_handed_over(rabbitmq: RabbitMqNode) -> None:
+    queue, count = f"plain.{uuid.uuid4().hex}", 20
+    asyncio.run(send(rabbitmq.url, queue, "queue", count))
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url))
+    channel = regulate(connection.channel(), goal="rate=1000", max_window=8)
+    bodies: list[bytes] = []
+
+    def on_message(channel: Any, method: Any, _: Any, body: bytes) -> None:
+        bodies.append(body)
+        channel.basic_ack(method.delivery_tag)
+        if len(bodies) in (3, count):
+            channel.stop_consuming()
+
+    channel.basic_consume(queue, on_message)
+    channel.start_consuming()
+    assert bodies == [b"%d" % number for number in range(3)]
+    with pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url)) as other:
+        assert other.channel().queue_declare(queue, passive=True).method.message_count == count - 3
+    channel.basic_consume(queue, on_message)
+    channel.start_consuming()
+    assert bodies == [b"%d" % number for number in range(count)]
+    connection.close()
+
+
+def test_what_would_bypass_the_window_is_refused(rabbitmq: RabbitMqNode) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url))
+    channel = regulate(connection.channel(), goal="rate=1")
+    with pytest.raises(InvalidValue, match=r"use basic_consume.* in place of the generator"):
+        channel.consume("any")
+    with pytest.raises(InvalidValue, match=r"past the window .* use basic_consume"):
+        channel.basic_get("any")
+    connection.close()
+
+
 def test_automatic_acks_are_refused(rabbitmq: RabbitMqNode) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url))
     channel = regulate(connection.channel(), goal="rate=1")

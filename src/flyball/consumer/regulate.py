@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from flyball.brokers.round_trip import RoundTrip
 from flyball.consumer.policy import DITHER_S, Goal, Regulator
@@ -64,6 +64,7 @@ class RegulatedChannel:
         self._trip = RoundTrip()
         self._callback: Callable[..., Any] | None = None
         self._releasing = False
+        self._has_timer = False
         self._idle_since_s: float | None = None  # since when there is room and nothing to hand over
         self._lacking = False
 
@@ -97,8 +98,38 @@ class RegulatedChannel:
         self._callback = on_message_callback
         self._channel.basic_qos(prefetch_count=self._prefetch)
         tag = self._channel.basic_consume(queue, self._delivered, **options)
-        self._again()
+        if not self._has_timer:
+            self._again()
         return tag
+
+    def consume(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidValue(
+            "a regulated channel hands messages to a callback: use basic_consume(queue, on_message) and "
+            "start_consuming() in place of the generator consume()"
+        )
+
+    def basic_get(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidValue(
+            "basic_get takes messages past the window of a regulated channel: "
+            "use basic_consume(queue, on_message) and start_consuming(), or basic_get on a channel of its own"
+        )
+
+    def basic_cancel(self, *arguments: Any, **named: Any) -> Any:
+        answer = self._channel.basic_cancel(*arguments, **named)
+        self._give_back()
+        return answer
+
+    def stop_consuming(self, *arguments: Any, **named: Any) -> None:
+        self._channel.stop_consuming(*arguments, **named)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """The consumer has ended: what was not handed over goes back to the queue, as pika itself does."""
+        self._callback = None
+        while self._parked:
+            method, _, _ = self._parked.popleft()
+            if self._channel.is_open:
+                self._channel.basic_reject(method.delivery_tag, requeue=True)
 
     def basic_ack(self, delivery_tag: int = 0, multiple: bool = False) -> None:
         self._settle(delivery_tag, multiple)
@@ -167,7 +198,8 @@ class RegulatedChannel:
             self.regulation.tick(full=not self._lacking, round_trip_s=self._trip.mean_s or 0.0)
 
     def _again(self) -> None:
-        if not self._channel.is_open:
+        self._has_timer = self._channel.is_open and self._callback is not None
+        if not self._has_timer:
             return
         self._lacking = self._is_idle
         self._step()
