@@ -22,3 +22,9 @@ def test_an_example_prints_what_it_says(example: Path, tmp_path: Path) -> None:
 
 def test_every_example_has_its_expected_output() -> None:
     assert [path.name for path in EXAMPLES if not path.with_suffix(".out").exists()] == []
+
+
+def test_the_recording_is_the_one_that_its_program_makes() -> None:
+    program = EXAMPLES[0].with_name("make_recording.py")
+    answer = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    assert answer.stdout == program.with_name("recording.csv").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,13 @@ def test_kafka_up_used_and_down(tmp_path: Path, kafka: KafkaServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), [(("up", "joram"), "rabbitmq, kafka"), (("up", "rabbitmq", "--nodes", "0"), "1 to 32")]
+    ("arguments", "words"),
+    [
+        (("up", "joram"), "rabbitmq, kafka"),
+        (("up", "rabbitmq", "--nodes", "0"), "1 to 32"),
+        (("up", "rabbitmq", "--nodes", "2", "--port", "5672"), "--port is for a single server, got --nodes 2"),
+        (("up", "kafka", "--port", "70000"), "from 1 to 65535, got 70000"),
+    ],
 )
 def test_mistakes_are_one_sentence(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
     answer = _flyball(tmp_path, *arguments)
@@ -79,3 +86,13 @@ def test_mistakes_are_one_sentence(tmp_path: Path, arguments: tuple[str, ...], w
     assert words in answer.stderr
     assert "Traceback" not in answer.stderr
     assert answer.stdout == ""
+
+
+@pytest.mark.parametrize("kind", ["rabbitmq", "kafka"])
+def test_a_port_that_is_in_use_is_named(tmp_path: Path, kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
+        answer = _flyball(tmp_path, "up", kind, "--port", str(port))
+    assert answer.returncode == 2
+    assert f"port {port} is in use" in answer.stderr
+    assert _json(tmp_path, "status") == {"servers": []}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,13 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "output, mean" in out
     assert "settled within 5% after (samples)" in out
+
+
+def test_it_needs_no_package_beyond_the_core() -> None:
+    program = "import sys; sys.modules.update(simpy=None, matplotlib=None); from flyball.cli import main; main()"
+    answer = subprocess.run([sys.executable, "-c", program, *S1, *PI], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert "output, mean" in answer.stdout
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

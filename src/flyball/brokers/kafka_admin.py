@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.kafka_config import KafkaSettings, typed, typed_exception
 from flyball.brokers.kafka_log import KafkaLogReader
-from flyball.brokers.port import ChannelInfo, LoginRefused, NoSuchChannel, Unreachable
+from flyball.brokers.port import ChannelInfo, LoginRefused, Unreachable, no_such_channel
 from flyball.brokers.prefix import Place
 from flyball.errors import InvalidValue
 
@@ -100,7 +100,7 @@ class KafkaAdmin:
     def partitions(self, topic: str) -> int:
         found = self.topics().get(topic, 0)
         if not found:
-            raise NoSuchChannel(f"there is no log {topic!r} on {self._settings.url}: declare it first")
+            raise no_such_channel("log", topic, f"on {self._settings.url}")
         return found
 
     def bounds(self, topic: str) -> list[tuple[int, int]]:

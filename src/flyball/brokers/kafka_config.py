@@ -17,7 +17,14 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from flyball.brokers.dedup import MAX_IDS
-from flyball.brokers.port import BrokerError, LoginRefused, NoSuchChannel, TooLarge, Unconfirmed, Unreachable
+from flyball.brokers.port import (
+    BrokerError,
+    LoginRefused,
+    TooLarge,
+    Unconfirmed,
+    Unreachable,
+    no_such_channel,
+)
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
 
@@ -136,7 +143,7 @@ def typed(error: KafkaError, settings: KafkaSettings, subject: str | None = None
     if code in _DENIED:
         return LoginRefused(f"{settings.url} does not allow that{what}: {error.str()}")
     if code in _MISSING:
-        return NoSuchChannel(f"there is no log {subject!r} on {settings.url}: declare it first")
+        return no_such_channel("log", subject, f"on {settings.url}")
     if code in _LARGE:
         return too_large(settings, subject)
     if code in _AWAY:

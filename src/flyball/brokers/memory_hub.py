@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from flyball.brokers.patterns import check_name, matches
-from flyball.brokers.port import Kind, Message, NoSuchChannel
+from flyball.brokers.port import Kind, Message, no_such_channel
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Hub:
     def channel(self, name: str) -> Channel:
         found = self.channels.get(check_name(name))
         if found is None:
-            raise NoSuchChannel(f"there is no queue or log {name!r} in this memory broker: declare it first")
+            raise no_such_channel("queue or log", name, "in this memory broker")
         return found
 
     def outlets(self, channel: str) -> list[Outlet]:

@@ -295,6 +295,20 @@ class NoSuchChannel(BrokerError, LookupError):
     """The queue or log does not exist."""
 
 
+def no_such_channel(kind: str, name: str | None, place: str) -> NoSuchChannel:
+    """The error for a `kind` ("queue", "log" or "queue or log") that does not exist at `place`.
+
+    >>> no_such_channel("log", "orders", "in events.db")
+    NoSuchChannel("there is no log 'orders' in events.db: declare it first (broker.declare, or flyball publish
+    --declare log)")
+    """
+    option = "log" if kind == "log" else "queue"
+    return NoSuchChannel(
+        f"there is no {kind} {name!r} {place}: declare it first "
+        f"(broker.declare, or flyball publish --declare {option})"
+    )
+
+
 class Blocked(BrokerError, BlockingIOError):
     """The broker takes nothing for now and the time to wait was used up."""
 

@@ -21,7 +21,7 @@ import pika
 from pika.exceptions import AMQPError, ChannelClosed, ConnectionClosed
 
 from flyball.brokers.backoff import delays_s
-from flyball.brokers.port import BrokerError, LoginRefused, NoSuchChannel, Unreachable
+from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such_channel
 from flyball.brokers.rabbitmq_deliveries import DeliveringConnection
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
@@ -306,7 +306,7 @@ def channel_error(error: BaseException, channel: str, shown: str) -> BrokerError
     if isinstance(error, ChannelClosed):
         code, text = error.reply_code, " ".join(str(error.reply_text).split())
         if code == 404:
-            return NoSuchChannel(f"there is no queue {channel!r} on {shown}: declare it first")
+            return no_such_channel("queue", channel, f"on {shown}")
         if code == 403:
             return LoginRefused(f"{shown} does not allow this on {channel!r}: {text}")
         return InvalidValue(f"{shown} refused this on {channel!r}: {text}")

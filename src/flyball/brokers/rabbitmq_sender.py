@@ -213,7 +213,10 @@ class RabbitSender:
             elif fate == _REFUSED:
                 fates[at] = full(name, self._blocked_timeout_s)
             elif fate == _RETURNED:
-                fates[at] = NoSuchChannel(f"no queue or group takes what is sent to {name!r}: declare it first")
+                fates[at] = NoSuchChannel(
+                    f"no queue or group takes what is sent to {name!r}: declare it first "
+                    "(broker.declare, or flyball publish --declare queue)"
+                )
 
     def _tick(self) -> None:
         """Called by the link while it is watched: nobody waits for ever for a broker that takes nothing."""

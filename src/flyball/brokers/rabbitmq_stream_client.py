@@ -26,7 +26,7 @@ from rstream.constants import Key, OffsetType
 
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.dedup import MAX_IDS
-from flyball.brokers.port import BrokerError, LoginRefused, NoSuchChannel, Unreachable
+from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such_channel
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
 
@@ -197,7 +197,7 @@ class StreamClient(Client):
     async def existing(self, log: str) -> int:
         found = await self.partitions(log)
         if not found:
-            raise NoSuchChannel(f"there is no log {log!r} on {self.settings.url}: declare it first")
+            raise no_such_channel("log", log, f"on {self.settings.url}")
         return found
 
 
@@ -215,7 +215,7 @@ FAILURES = (exceptions.ServerError, TimeoutError, OSError, ConnectionClosed)
 
 def typed(error: Exception, settings: StreamSettings, log: str) -> BrokerError:
     if isinstance(error, exceptions.StreamDoesNotExist):
-        return NoSuchChannel(f"there is no log {log!r} on {settings.url}: declare it first")
+        return no_such_channel("log", log, f"on {settings.url}")
     # A stream without a leader (its server is just starting) is as good as a server that is away.
     away = (TimeoutError, OSError, ConnectionClosed, exceptions.StreamNotAvailable, exceptions.LeaderNotAvailable)
     if isinstance(error, away):

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from flyball.brokers.log_reader import LogChunk
 from flyball.brokers.patterns import check_name
-from flyball.brokers.port import NoSuchChannel, Record, Unsupported
+from flyball.brokers.port import Record, Unsupported, no_such_channel
 from flyball.brokers.quick import make_many
 from flyball.brokers.sqlite_codec import Batch
 from flyball.brokers.sqlite_schema import OPTIONS, explained, open_file, path_of
@@ -99,7 +99,7 @@ class SqliteLogReader:
         # Asked every time: the log may have been deleted and made anew, with another number.
         rows = self._query("SELECT id, partitions, kind FROM broker_channels WHERE name = ?", self._log)
         if not rows:
-            raise NoSuchChannel(f"there is no log {self._log!r} in {self._path}: declare it first")
+            raise no_such_channel("log", self._log, f"in {self._path}")
         if rows[0][2] != "log":
             raise Unsupported(f"{self._log!r} is a queue: only a log can be read by offset")
         return rows[0][0], rows[0][1]

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from flyball.brokers.patterns import check_name, matches
-from flyball.brokers.port import ChannelInfo, Kind, NoSuchChannel, Start, Unsupported
+from flyball.brokers.port import ChannelInfo, Kind, Start, Unsupported, no_such_channel
 from flyball.brokers.rules import check_declaration, check_same
 
 
@@ -44,7 +44,7 @@ class Topology:
         check_name(name)
         self.refresh(db)
         if name not in self._channels:
-            raise NoSuchChannel(f"there is no queue or log {name!r} in this SQLite file: declare it first")
+            raise no_such_channel("queue or log", name, "in this SQLite file")
         return self._channels[name]
 
     def channels(self, db: sqlite3.Connection) -> list[Channel]:

@@ -20,6 +20,10 @@ app = typer.Typer(no_args_is_help=True)
 def up(
     kind: Annotated[str, typer.Argument(metavar="rabbitmq|kafka", help="What to start.")],
     nodes: Annotated[int, typer.Option(help="How many, each with its own ports and data.")] = 1,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port for clients, such as 5672 or 9092 (default: any free one)."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Start real brokers here; they run until `flyball broker down`."""
@@ -27,7 +31,7 @@ def up(
 
     if not json:
         note(f"starting {nodes} × {kind} …")
-    _show(state.up(kind, nodes, state.state_folder()), json)
+    _show(state.up(kind, nodes, state.state_folder(), port), json)
 
 
 @app.command("down")

@@ -20,7 +20,7 @@ _EXTRAS = {
     "kafka": "Kafka (kafka://)",
     "spark": "pipelines on Spark (flyball run, flyball demo)",
     "service": "Prometheus metrics",
-    "lab": "twin, experiments, plots, Parquet files (flyball simulate, flyball lab)",
+    "lab": "experiments, plots, Parquet files (flyball lab, flyball bench, --plot)",
 }
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+).*?extra\s*==\s*['\"](?P<extra>[^'\"]+)['\"]")
 

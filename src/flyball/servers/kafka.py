@@ -36,8 +36,10 @@ class KafkaPorts:
     internal: int
 
     @classmethod
-    def free(cls) -> KafkaPorts:
-        return cls(*free_ports(3))
+    def free(cls, client: int | None = None) -> KafkaPorts:
+        """Ports that nobody listens on; `client` may be fixed."""
+        chosen = free_ports(3)
+        return cls(*chosen) if client is None else cls(client, *chosen[1:])
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class KafkaServer(LocalServer):
     """Further broker properties; they win over those chosen here."""
     heap_mb: int = 512
     ports: KafkaPorts = field(default_factory=KafkaPorts.free)
+    fixed_ports: bool = False
+    """Fail where a port is taken, instead of choosing others."""
 
     @property
     def url(self) -> str:
@@ -82,7 +86,7 @@ class KafkaServer(LocalServer):
                     return
                 # Another program may take a port between our choosing it and Kafka's binding it: choose again.
                 port_taken = b"Address already in use" in log.read_bytes()[said_before:]
-                if not starts_left or not port_taken:
+                if not starts_left or not port_taken or self.fixed_ports:
                     raise ServerFailed(f"Kafka broker {self.name} did not start; the end of its log: {tail(log)}")
                 self._server.kill()
                 self.ports = KafkaPorts.free()

@@ -51,8 +51,10 @@ class Ports:
     stream_tls: int
 
     @classmethod
-    def free(cls) -> Ports:
-        return cls(*free_ports(8))
+    def free(cls, amqp: int | None = None) -> Ports:
+        """Ports that nobody listens on; `amqp` may be fixed."""
+        chosen = free_ports(8)
+        return cls(*chosen) if amqp is None else cls(amqp, *chosen[1:])
 
 
 @dataclass(slots=True)

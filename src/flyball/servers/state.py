@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from flyball.errors import InvalidValue
 from flyball.servers import Server
+from flyball.servers.ports import accepts
 
 Kind: TypeAlias = Literal["rabbitmq", "kafka"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -27,18 +28,28 @@ def state_folder() -> Path:
     return Path(os.environ.get("FLYBALL_STATE") or Path.cwd() / ".flyball") / "servers"
 
 
-def up(kind: str, nodes: int, folder: Path) -> list[Server]:
-    """Start servers and remember them; if one fails, those before it stay up and remembered."""
+def up(kind: str, nodes: int, folder: Path, port: int | None = None) -> list[Server]:
+    """Start servers and remember them; if one fails, those before it stay up and remembered.
+
+    `port`: where clients connect; None: any free one.
+    """
     if kind not in KINDS:
         raise InvalidValue(f"there is no server {kind!r} to start; there are: {', '.join(KINDS)}")
     if not 1 <= nodes <= 32:
         raise InvalidValue(f"--nodes has to be from 1 to 32, not {nodes}")
+    if port is not None:
+        if not 1 <= port <= 65_535:
+            raise InvalidValue(f"--port must be an integer from 1 to 65535, got {port}")
+        if nodes != 1:
+            raise InvalidValue(f"--port is for a single server, got --nodes {nodes}: leave one of them out")
+        if accepts(port):
+            raise InvalidValue(f"port {port} is in use: choose another one, or leave --port out")
     started = []
     with _memory(folder) as known:
         for _ in range(nodes):
             number = 1 + max((int(name.rpartition("-")[2]) for name in known), default=0)
             name = f"{kind}-{number}"
-            server = _new(kind, name, folder / name)
+            server = _new(kind, name, folder / name, port)
             server.start()
             known[name] = {"kind": kind, **server.record()}
             _save(folder, known)
@@ -64,14 +75,20 @@ def down(folder: Path) -> list[str]:
     return names
 
 
-def _new(kind: str, name: str, folder: Path) -> Server:
+def _new(kind: str, name: str, folder: Path, port: int | None) -> Server:
     if kind == "rabbitmq":
-        from flyball.servers.rabbitmq import RabbitMqNode
+        from flyball.servers.rabbitmq import Ports, RabbitMqNode
 
-        return RabbitMqNode(name=name, folder=folder, outlives_starter=True)
-    from flyball.servers.kafka import KafkaServer
+        return RabbitMqNode(name=name, folder=folder, outlives_starter=True, ports=Ports.free(port))
+    from flyball.servers.kafka import KafkaPorts, KafkaServer
 
-    return KafkaServer(name=name, folder=folder, outlives_starter=True)
+    return KafkaServer(
+        name=name,
+        folder=folder,
+        outlives_starter=True,
+        ports=KafkaPorts.free(port),
+        fixed_ports=port is not None,
+    )
 
 
 def _found(record: dict[str, Any]) -> Server:

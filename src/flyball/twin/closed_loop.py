@@ -14,7 +14,7 @@ from flyball.control.models import Array, Arx
 from flyball.control.step import Controller
 from flyball.errors import InvalidValue
 from flyball.loops.policy import Policy, Receipt
-from flyball.twin.engine import Twin, TwinLoop
+from flyball.twin.engine import TwinLoop
 from flyball.twin.plants import ArxPlant
 
 
@@ -115,9 +115,10 @@ def run_closed_loop(setup: Setup) -> Run:
         rng=np.random.default_rng(setup.seed),
     )
     policy = Policy("simulation", setup.controller, setup.period_s, setup.limits, setup.guard)
-    twin = Twin()
-    loop = twin.add(TwinLoop(policy, plant, setup.goal, setup.command))
-    twin.run(samples=setup.samples)
+    # One loop on a plant without processes of its own needs no event queue, and so no SimPy.
+    loop = TwinLoop(policy, plant, setup.goal, setup.command)
+    for sample in range(setup.samples):
+        loop.step(sample * setup.period_s)
     receipts = tuple(loop.receipts)
     return Run(
         time=np.array([receipt.time for receipt in receipts]),
