@@ -141,11 +141,22 @@ class WholeLog(_OfLog):
     def __init__(self, readers: Readers, log: str, bounds: Bounds, tasks: int) -> None:
         super().__init__(readers, log, bounds)
         self._tasks = tasks
+        self._target: Offset | None = None
+
+    def end_at_latest(self) -> None:
+        """Read up to what is in the log now; batches that follow go no further."""
+        self._target = self.latest()
+
+    def all_after(self, start: Offset) -> Offset:
+        """The end of a batch that takes everything in; `start` itself: there is nothing new."""
+        stops = [max(at, end) for at, end in zip(start["next"], self.latest()["next"], strict=True)]
+        return start if stops == start["next"] else {"next": stops}
 
     def following(self, start: Offset, now_s: float) -> Offset:
         if self._admission is None:
             self._admission = Admission((0,), self._bounds.most_rows, self._bounds.interval_s)
-        waiting = [max(0, end - at) for at, end in zip(start["next"], self.latest()["next"], strict=True)]
+        target = self._target or self.latest()
+        waiting = [max(0, end - at) for at, end in zip(start["next"], target["next"], strict=True)]
         stops = policy.within_budget(start["next"], waiting, self._admission.decide(now_s, sum(waiting)).events)
         events = sum(stops) - sum(start["next"])
         if events <= 0:

@@ -15,6 +15,9 @@ apart. A batch is a range of offsets per partition, so that Spark reads exactly 
 repeat one. How many rows a batch takes in is decided anew each time: at most `max_rows`, and no more than earlier
 batches got through in `interval_s`, so that a backlog of any size is worked off in batches of the same length.
 
+`trigger(availableNow=True)` reads in such batches what was in the log when the query started, and ends;
+`trigger(once=True)` reads it in a single batch, whatever `max_rows` says, as Spark defines that trigger.
+
 `format` "json" parses JSON objects by `columns`; "raw" hands out bodies as they are, in `_body`, and needs no
 columns; "rows" reads what a pipeline wrote to its results log.
 
@@ -37,6 +40,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from flyball.brokers.log_reader import open_log_reader
 from flyball.control.controllers.pi import Pi
@@ -52,7 +61,6 @@ from flyball.pipeline.spool import spooled
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
 _DEFAULTS = {
@@ -113,7 +121,7 @@ class LaneShare(InputPartition):
         self.share, self.idle, self.ends = share, tuple(idle), ends
 
 
-class LogStreamReader(DataSourceStreamReader):
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans batches in one long-lived process, and reads them in others.
 
     Spark builds this object more than once and pickles it for the readers: connections open on first use.
@@ -145,11 +153,12 @@ class LogStreamReader(DataSourceStreamReader):
                     f"{', '.join(self._columns.names)}"
                 )
         self._readers = Readers(self._url)
+        # An entry of a results log holds many rows.
+        self._max_rows = _ENTRIES_AT_ONCE if self._format == "rows" else _positive(given, "max_rows")
         self._plan = self._plan_by(given)
 
     def _plan_by(self, given: dict[str, str]) -> Plan:
-        # An entry of a results log holds many rows.
-        most = _ENTRIES_AT_ONCE if self._format == "rows" else _positive(given, "max_rows")
+        most = self._max_rows
         interval_s, results, tasks = (
             _seconds(given, "interval_s"),
             given["result_queue"],
@@ -170,13 +179,28 @@ class LogStreamReader(DataSourceStreamReader):
         self._keep_spooling()
         return self._plan.initial()
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002, N802
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        """Spark hands this to `latestOffset`, except for `trigger(once=True)`, which gets `ReadAllAvailable`.
+
+        The base class returns `ReadAllAvailable` here too, so the two could not be told apart.
+        """
+        return ReadMaxRows(self._max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        self._spool_what_waits()
+        self._whole_log().end_at_latest()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
         """How far the next batch goes; returning `start` means that there is none now.
 
         What a repeat of the batch needs to be the same is part of the offset: ranges, shares, values.
         """
-        self._keep_spooling()
-        end = self._plan.following(start, time.monotonic())
+        if isinstance(limit, ReadAllAvailable):
+            self._spool_what_waits()
+            end = self._whole_log().all_after(start)
+        else:
+            self._keep_spooling()
+            end = self._plan.following(start, time.monotonic())
         if end is not start and self._values:
             end["values"] = self._readers.last_header(self._values).get("values", {})
         return end
@@ -223,9 +247,20 @@ class LogStreamReader(DataSourceStreamReader):
         rows = [{"_kind": END, "_body": end.to_json()} for end in ends]
         return pa.RecordBatch.from_pylist(rows, schema=self._columns.row_schema())
 
+    def _whole_log(self) -> WholeLog:
+        if not isinstance(self._plan, WholeLog):
+            raise InvalidValue(
+                "the lanes of a pipeline run until they are stopped: they have no trigger availableNow or once"
+            )
+        return self._plan
+
     def _keep_spooling(self) -> None:
         if self._spool is not None:
             self._spool.keep_moving()
+
+    def _spool_what_waits(self) -> None:
+        if self._spool is not None:
+            self._spool.move_what_waits()
 
     def commit(self, end: Offset) -> None:
         """Nothing to do: the log keeps its records by its own retention."""

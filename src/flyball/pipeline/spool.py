@@ -11,13 +11,14 @@ import asyncio
 import fcntl
 import math
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from flyball.brokers import Broker, connect
 from flyball.brokers.dedup import FinishedIds
-from flyball.brokers.log_reader import LOG_READERS
+from flyball.brokers.log_reader import LOG_READERS, open_log_reader
 from flyball.brokers.sqlite_schema import path_of
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import FlyballError, InvalidValue
@@ -41,11 +42,18 @@ class Spooler:
         self._known = FinishedIds(_RECENT, math.inf)
         self.moved = 0
         self.dropped = 0
+        self.saw_empty = False
+        """whether the queue had nothing to deliver once, when all that came before was in the log"""
 
     async def declare(self) -> None:
         """Make sure that the log exists."""
         async with await connect(self._log_url) as logs:
             await logs.declare(self._log, "log")
+
+    async def depth(self) -> int:
+        """Messages that wait in the queue."""
+        async with await connect(self._queue_url) as queues:
+            return await queues.depth(self._queue)
 
     async def run(self, stop: asyncio.Event) -> None:
         await self.declare()
@@ -57,6 +65,7 @@ class Spooler:
                 while not stop.is_set():
                     deliveries = await receiver.receive(_WINDOW, timeout_s=_LOOK_S)
                     if not deliveries:
+                        self.saw_empty = True
                         continue
                     there = self._known.among([delivery.message.id for delivery in deliveries], now_s=0.0)
                     fresh = {one.message.id: one.message for one in deliveries if one.message.id not in there}
@@ -87,8 +96,11 @@ class Spool:
 
     def __init__(self, queue_url: str, queue: str, log_url: str, log: str) -> None:
         self._arguments = (queue_url, queue, log_url, log)
+        self._spooler = Spooler(*self._arguments)
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
+        self._moved_elsewhere = False
+        self._expected_end = 0
         self._failure: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -109,6 +121,22 @@ class Spool:
         if self._failure is not None:
             raise SpoolFailed(f"the queue {self._arguments[1]!r} is not moved any more: {self._failure}")
 
+    def move_what_waits(self) -> None:
+        """Return when the log holds what waited in the queue when this process began to move messages.
+
+        While another process moves them, messages that it has received and not stored yet do not count.
+        """
+        self.keep_moving()
+        while not (self._spooler.saw_empty or self._log_end() >= self._expected_end):
+            if self._moved_elsewhere and asyncio.run(self._spooler.depth()) == 0:
+                return
+            time.sleep(_LOOK_S)
+            self.keep_moving()
+
+    def _log_end(self) -> int:
+        with open_log_reader(*self._arguments[2:]) as reader:
+            return sum(reader.bounds(partition)[1] for partition in range(reader.partitions()))
+
     def check_here(self) -> None:
         """Raise if this process could not read the log because it is on another host."""
         url = BrokerUrl.parse(self._arguments[2])
@@ -120,18 +148,23 @@ class Spool:
 
     def _run(self) -> None:
         try:
-            spooler = Spooler(*self._arguments)
-            asyncio.run(spooler.declare())
+            asyncio.run(self._spooler.declare())
+            # Repeats make the log end earlier than that; then the queue runs empty.
+            self._expected_end = self._log_end() + asyncio.run(self._spooler.depth())
             self._ready.set()
-            with _alone(self._arguments[2]):
-                asyncio.run(spooler.run(asyncio.Event()))
+            with _alone(self._arguments[2], self._wait_for_other):
+                self._moved_elsewhere = False
+                asyncio.run(self._spooler.run(asyncio.Event()))
         except Exception as error:  # noqa: BLE001 (keep_moving tells it)
             self._failure = error
             self._ready.set()
 
+    def _wait_for_other(self) -> None:
+        self._moved_elsewhere = True
+
 
 @contextmanager
-def _alone(log_url: str) -> Iterator[None]:
+def _alone(log_url: str, on_wait: Callable[[], None]) -> Iterator[None]:
     """Wait until no other process spools to the same file. The lock goes with the process, however it ends."""
     url = BrokerUrl.parse(log_url)
     if url.scheme != "sqlite":
@@ -139,7 +172,11 @@ def _alone(log_url: str) -> Iterator[None]:
         return
     path = path_of(url)
     with path.with_name(f"{path.name}.spool-lock").open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            on_wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
