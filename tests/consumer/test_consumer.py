@@ -155,6 +155,24 @@ def test_a_handler_that_hangs_is_given_up(memory: Any, blocking: bool) -> None:
     asyncio.run(scenario())
 
 
+def test_a_timeout_of_the_handlers_own_is_an_error_like_any_other(memory: Any) -> None:
+    """A call to another service that times out ends the handler: its thread is free and needs no other."""
+    threads: set[int] = set()
+
+    def call(_: Message) -> None:
+        threads.add(threading.get_ident())
+        raise TimeoutError
+
+    async def scenario() -> None:
+        await memory.send(bodies(20))
+        options: dict[str, Any] = {"concurrency": 1, "handler_timeout_s": 60.0, "retries": 0}
+        async with Consumer(memory.url, handler=call, **options, **memory.arguments) as consumer:
+            await until(lambda: consumer.figures()["dead_lettered"] == 20)
+
+    asyncio.run(scenario())
+    assert len(threads) == 1
+
+
 def test_a_stop_acknowledges_what_is_done_and_gives_back_the_rest(memory: Any) -> None:
     async def scenario() -> None:
         ids = await memory.send(bodies(30))

@@ -171,16 +171,19 @@ class Handling:
     async def _call(self, delivery: Delivery, *, first: bool) -> BaseException | None:
         if first:
             self._sensing.handed += 1
+        limit = None if self._timeout_s is None else asyncio.timeout(self._timeout_s)
         try:
-            if self._timeout_s is None:
+            if limit is None:
                 await self._invoke(delivery.message)
             else:
-                async with asyncio.timeout(self._timeout_s):
+                async with limit:
                     await self._invoke(delivery.message)
         except TimeoutError as error:
+            if limit is None or not limit.expired():
+                return error  # the handler's own: its thread is free again
             if self._workers is not None:
                 self._workers.replace_one()
-            return TimeoutError(f"the handler took longer than {self._timeout_s} s") if not str(error) else error
+            return TimeoutError(f"the handler took longer than {self._timeout_s} s")
         except Exception as error:  # noqa: BLE001 – a handler may raise anything; its message is tried again
             return error
         return None
