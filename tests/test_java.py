@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from flyball import java
+from flyball.servers import ServerMissing
+from flyball.servers.kafka_jars import find_java
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -43,8 +45,10 @@ def test_without_any_java_the_remedy_is_named(no_java: pytest.MonkeyPatch, tmp_p
     ):
         java.java_home()
     no_java.setenv("JAVA_HOME", str(fake_java(tmp_path, "11.0.2")))
-    with pytest.raises(java.JavaMissing, match="found only Java 11"):
+    with pytest.raises(java.JavaMissing, match=r"Spark needs Java 17 or newer \(found only Java 11"):
         java.java_home()
+    with pytest.raises(ServerMissing, match="Kafka needs Java 17 or newer"):
+        find_java()
 
 
 def test_the_packaged_java_starts_with_the_argument_that_spark_gives_it(

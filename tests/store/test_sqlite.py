@@ -13,7 +13,7 @@ from subprocess import Popen
 import pytest
 
 from flyball.errors import InvalidValue
-from flyball.store import Busy, Documents, LoopStates, NewerSchema, Outbox, SqliteDatabase, StoreError
+from flyball.store import Busy, DiskFull, Documents, LoopStates, NewerSchema, Outbox, SqliteDatabase, StoreError
 from flyball.store.protocol import Transaction
 from flyball.store.schema import MIGRATIONS
 
@@ -98,6 +98,26 @@ def test_a_database_that_stays_locked_is_named(path: Path, database: SqliteDatab
     holder.execute("ROLLBACK")
     LoopStates(database).save("loop", 1)
     holder.close()
+
+
+def test_a_full_disk_is_named(database: SqliteDatabase) -> None:
+    def fill(transaction: Transaction) -> None:
+        transaction.execute("PRAGMA max_page_count = 1")  # SQLite never shrinks it below what there is
+        for name in range(10_000):
+            transaction.execute(
+                "INSERT INTO flyball_loop_state (name, state) VALUES (?, ?)", (str(name), "x" * 1000)
+            )
+
+    with pytest.raises(DiskFull, match=r"no room left for .*free some space"):
+        database.write(fill)
+
+
+def test_a_closed_database_says_so(tmp_path: Path) -> None:
+    """An error of Python's own module, which has no code of SQLite's."""
+    closed = SqliteDatabase(tmp_path / "closed.db")
+    closed.close()
+    with pytest.raises(StoreError, match="closed"):
+        LoopStates(closed).load("loop")
 
 
 def test_bad_files_are_named(tmp_path: Path) -> None:

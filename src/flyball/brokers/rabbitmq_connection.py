@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pika
-from pika.exceptions import AMQPError, ChannelClosed, ConnectionClosed
+from pika.exceptions import (
+    AMQPError,
+    AuthenticationError,
+    ChannelClosed,
+    ConnectionClosed,
+    IncompatibleProtocolError,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
 
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such_channel
@@ -267,16 +275,15 @@ def refusal(error: BaseException, settings: Settings) -> BrokerError:
     found = list(_causes(error))
     vhost = settings.parameters.virtual_host
     for cause in found:
-        name = type(cause).__name__
         code = cause.reply_code if isinstance(cause, ConnectionClosed) else None
-        if name in ("ProbableAuthenticationError", "AuthenticationError") or code == 403:
+        if isinstance(cause, ProbableAuthenticationError | AuthenticationError) or code == 403:
             return LoginRefused(f"{settings.shown} refused the login: check user and password")
-        if name == "ProbableAccessDeniedError" or code == 530:
+        if isinstance(cause, ProbableAccessDeniedError) or code == 530:
             return LoginRefused(
                 f"{settings.shown} has no virtual host {vhost!r} for this user: "
                 "name another one after the host, or have it created"
             )
-        if name == "IncompatibleProtocolError":
+        if isinstance(cause, IncompatibleProtocolError):
             return Unreachable(f"what answers at {settings.shown} does not speak AMQP: check the port")
         if isinstance(cause, ssl.SSLError):
             return Unreachable(

@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _refuse(str(error))
     except TyperException as error:  # an option that is missing, unknown or not of its kind
         message = error.format_message()
-        if message.startswith("Usage:"):  # called without any arguments
+        if _is_help(error):
             typer.echo(message, err=True)
             sys.exit(2)
         help_of = " ".join(["flyball", *([asked_for] if asked_for in COMMANDS else [])])
@@ -101,6 +101,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:  # `flyball … | head` has read enough
         sys.stderr.close()
         sys.exit(0)
+
+
+def _is_help(error: TyperException) -> bool:
+    """Whether the error is the help text of a command that was called without any arguments.
+
+    Typer keeps the class in a private module and recognises it by its name itself.
+    """
+    return type(error).__name__ == "NoArgsIsHelpError"
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -72,18 +72,17 @@ def command(
     columns = (input_column, output_column)
     u, y = read_columns(file, columns)
     try:
-        fit = identify(u, y, delay=samples, align=alignment, offset=offset)
+        names = (f"input {input_column!r}", f"output {output_column!r}")
+        fit = identify(u, y, delay=samples, align=alignment, offset=offset, names=names)
     except InvalidValue as error:
-        named = str(error).replace("the input is", f"the input {input_column!r} is", 1)
-        named = named.replace("the output is", f"the output {output_column!r} is", 1)
-        raise InvalidValue(f"{file}: {named}") from None
+        raise InvalidValue(f"{file}: {error}") from None
     tested = None
     if test is not None:
+        test_u, test_y = read_columns(test, columns)
         try:
-            tested = fit.evaluate(*read_columns(test, columns))
+            tested = fit.evaluate(test_u, test_y)
         except InvalidValue as error:
-            named = str(error)
-            raise InvalidValue(named if named.startswith(str(test)) else f"{test}: {named}") from None
+            raise InvalidValue(f"{test}: {error}") from None
     if plot is not None:
         draw(fit, u, y, columns, plot)
         note(f"picture saved in {plot}")

@@ -29,7 +29,7 @@ from flyball.control.doubts import doubts_about
 from flyball.control.least_squares import Solution, solve
 from flyball.control.linear_range import LinearRange, linear_range
 from flyball.control.models import Array, Arx
-from flyball.control.recording import check_movement, check_size, signals
+from flyball.control.recording import NAMES, check_movement, check_size, signals
 from flyball.control.regressors import (
     one_step_residuals,
     other_regressors,
@@ -99,10 +99,12 @@ def identify(
     whole_range: bool = False,
     max_delay: int = 10,
     confidence_level: float = 0.95,
+    names: tuple[str, str] = NAMES,
 ) -> Fit:
     """Fit an ARX model to one recording, a command and a measurement in each row.
 
-    `whole_range` skips the search for the linear range: the model then describes all rows.
+    `whole_range` skips the search for the linear range: the model then describes all rows. `names` is what
+    complaints call the two series.
 
     >>> u = np.array([5.0, 5, 9, 9, 2, 2, 7, 3, 3, 8, 8, 1, 6, 6, 4])
     >>> y = Arx((0.26,), (59.73,)).simulate(u)
@@ -110,11 +112,11 @@ def identify(
     >>> round(fit.model.a[0], 4), round(fit.model.b[0], 2), fit.model.delay, fit.align
     (0.26, 59.73, 0, 'same')
     """
-    u, y = signals(commands, measurements)
+    u, y = signals(commands, measurements, names)
     _check_options(na, nb, delay, align, max_delay, confidence_level)
     candidates = _candidate_lags(delay, align, min(max_delay, u.size // 5))
     check_size(u.size, candidates, na, nb, offset)
-    low, high = check_movement(u, y)
+    low, high = check_movement(u, y, names)
     warnings: list[str] = []
 
     choice = choose_lag(u, y, candidates, na=na, nb=nb, offset=offset)

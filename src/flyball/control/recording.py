@@ -8,14 +8,19 @@ import numpy.typing as npt
 from flyball.control.models import Array
 from flyball.errors import InvalidValue
 
+NAMES = ("input", "output")
+"""What complaints call the two series, unless the caller has names for them."""
 
-def signals(commands: npt.ArrayLike, measurements: npt.ArrayLike) -> tuple[Array, Array]:
+
+def signals(
+    commands: npt.ArrayLike, measurements: npt.ArrayLike, names: tuple[str, str] = NAMES
+) -> tuple[Array, Array]:
     u, y = np.asarray(commands, dtype=float), np.asarray(measurements, dtype=float)
     if u.ndim != 1 or u.shape != y.shape:
         raise InvalidValue(
             f"commands and measurements must be two equally long series, got shapes {u.shape} and {y.shape}"
         )
-    for name, signal in (("input", u), ("output", y)):
+    for name, signal in zip(names, (u, y), strict=True):
         finite = np.isfinite(signal)
         if not finite.all():
             row = int(np.argmin(finite))
@@ -35,12 +40,12 @@ def check_size(samples: int, lags: list[int], na: int, nb: int, offset: bool) ->
         )
 
 
-def check_movement(u: Array, y: Array) -> tuple[float, float]:
+def check_movement(u: Array, y: Array, names: tuple[str, str] = NAMES) -> tuple[float, float]:
     """The input's extremes, once it is clear that there is something to learn from."""
     extremes = [(float(signal.min()), float(signal.max())) for signal in (u, y)]
     for (low, high), name, remedy in (
-        (extremes[0], "input", "move it while recording, for example by a staircase"),
-        (extremes[1], "output", "check that this column is what the input acts on"),
+        (extremes[0], names[0], "move it while recording, for example by a staircase"),
+        (extremes[1], names[1], "check that this column is what the input acts on"),
     ):
         if low == high:
             raise InvalidValue(

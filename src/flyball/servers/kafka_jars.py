@@ -30,9 +30,9 @@ _FETCH_TIMEOUT_S = 600.0
 def find_java() -> Path:
     """The program `java` to run Kafka with: the one that Spark would run on."""
     try:
-        return java_home() / "bin" / "java"
+        return java_home(needed_by="Kafka") / "bin" / "java"
     except JavaMissing as error:
-        raise ServerMissing(str(error).replace("Spark needs", "Kafka needs", 1)) from None
+        raise ServerMissing(str(error)) from None
 
 
 def kafka_jars() -> Path:

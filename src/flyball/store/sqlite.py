@@ -29,6 +29,7 @@ from flyball.store.protocol import Busy, DiskFull, StoreError, Transaction
 Result = TypeVar("Result")
 Durability = Literal["power", "process"]
 
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _SYNCHRONOUS = {"power": "FULL", "process": "NORMAL"}
 
 
@@ -110,7 +111,7 @@ class SqliteDatabase:
                 connection.execute("PRAGMA journal_mode = WAL")
                 break
             except sqlite3.OperationalError as error:
-                if not _is_busy(error) or time.monotonic() > deadline:
+                if _code(error) not in _BUSY or time.monotonic() > deadline:
                     connection.close()
                     raise
                 time.sleep(0.01)
@@ -167,25 +168,27 @@ class SqliteDatabase:
             )
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
-        text = str(error)
-        if "disk is full" in text:
+        code = _code(error)
+        if code == sqlite3.SQLITE_FULL:
             return DiskFull(
-                f"no room left for {self.path} ({text}): free some space; what was accepted before is kept"
+                f"no room left for {self.path} ({error}): free some space; what was accepted before is kept"
             )
-        if _is_busy(error):
+        if code in _BUSY:
             return Busy(
                 f"{self.path} was locked by another process for more than {self._busy_s:g} s: "
                 "shorten that transaction, or raise busy_s"
             )
-        if "unable to open" in text:
+        if code == sqlite3.SQLITE_CANTOPEN:
             return StoreError(f"cannot open {self.path}: does its folder exist, and may this user write there?")
-        if "not a database" in text:
+        if code == sqlite3.SQLITE_NOTADB:
             return StoreError(f"{self.path} is not a SQLite database: choose another file")
-        return StoreError(f"{self.path}: {text}")
+        return StoreError(f"{self.path}: {error}")
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
-    return "locked" in str(error) or "busy" in str(error)
+def _code(error: sqlite3.Error) -> int | None:
+    """SQLite's primary result code; None for what Python's module raises by itself (a closed connection)."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
 
 
 def plain_connection(connection: Any) -> Transaction:
