@@ -9,11 +9,11 @@ from flyball.consumer.policy import Little
 from flyball.loops.policy import Observation, Policy, Receipt, decide, start
 
 
-def _receipts(rates: list[float], goal: float) -> list[Receipt]:
+def _receipts(rates: list[float], goal: float, used: float = 1.0) -> list[Receipt]:
     policy = Policy("demo", Little())
     state, receipts = start(policy, 2.0), []
     for k, rate in enumerate(rates):
-        state, receipt = decide(policy, state, Observation(float(k), goal, rate, None, (2.0, 0.01, 1.0)))
+        state, receipt = decide(policy, state, Observation(float(k), goal, rate, None, (2.0, 0.01, used)))
         receipts.append(replace(receipt, command=2.0))
     return receipts
 
@@ -26,5 +26,5 @@ def test_a_phase_leaves_out_its_beginning_and_other_goals() -> None:
 
 
 def test_starved_samples_say_nothing() -> None:
-    starved = [replace(one, reason="the queue had no more: …") for one in _receipts([10.0] * 9, 200.0)]
-    assert phase(starved, 200.0).mean_per_s is None
+    assert phase(_receipts([10.0] * 9, 200.0, used=0.1), 200.0).mean_per_s is None
+    assert phase(_receipts([10.0] * 9, 200.0, used=1.0), 200.0).mean_per_s == 10.0

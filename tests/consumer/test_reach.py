@@ -6,6 +6,7 @@ import pytest
 
 from flyball.consumer import reach
 from flyball.consumer.reach import Reach
+from flyball.control.step import ReasonCode
 
 
 def test_a_spell_that_answers_is_no_limit() -> None:
@@ -26,7 +27,7 @@ def test_the_window_stops_growing_before_the_verdict() -> None:
     assert max(windows) == 10.0
     assert state.reachable == 100.0
     assert windows[-1] == pytest.approx(100.0 * 0.01 * 1.25)
-    assert "out of reach" in reach.explain(state, 1000.0)
+    assert reach.explain(state, 1000.0)[0] is ReasonCode.UNREACHABLE
 
 
 @pytest.mark.parametrize("late", [0, 1, 2, 3])

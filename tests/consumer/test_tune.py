@@ -9,9 +9,11 @@ import pytest
 
 from flyball.consumer.config import ConsumerConfig, ConsumerFile, ProfileConfig
 from flyball.consumer.policy import Rate, regulator
-from flyball.consumer.tune import Tuning, essential, propose, signal
+from flyball.consumer.tune import Playback, Tuning, essential, informative, propose, signal
 from flyball.control.identify import Fit, identify
+from flyball.control.step import ReasonCode
 from flyball.errors import FlyballError, InvalidValue
+from flyball.loops.policy import Observation, Policy, Receipt, decide, start
 from flyball.loops.toml import check
 from flyball.twin.consumer import ConsumerPlant, staircase
 from flyball.twin.consumer_loop import run_consumer
@@ -73,6 +75,23 @@ def test_signals_stay_in_their_bounds() -> None:
         assert 1.0 <= min(played) < max(played) <= 30.0
     with pytest.raises(InvalidValue, match="needs room on both sides"):
         signal("prbs", 30.0, hold_samples=3, samples=30, centre=30.0)
+
+
+def test_starved_samples_are_not_fitted_and_the_end_of_the_signal_is_noticed() -> None:
+    """Publishers send 100/s for every other sample: the rate then says nothing about the window."""
+    policy = Policy("tune", regulator(Rate(300.0), Playback((1.0, 2.0, 3.0, 4.0))), glide=False)
+    state, window, receipts = start(policy, 1.0), 1.0, list[Receipt]()
+    for k in range(12):
+        starved = k % 2 == 1
+        rate = 20.0 if starved else 60.0 * window
+        disturbances = (0.0, 1.0 / 60.0, 0.1 if starved else 1.0, 0.0, 100.0)
+        state, receipt = decide(policy, state, Observation(float(k), 300.0, rate, None, disturbances))
+        receipts.append(receipt)
+        window = receipt.command if isinstance(receipt.command, float) else window
+    rows = informative(receipts)
+    assert len(rows) == 6
+    assert all(rate == 60.0 * window for window, rate in rows)
+    assert [receipt.code for receipt in receipts].index(ReasonCode.SIGNAL_COMPLETE) == 8
 
 
 # --- profiles in the file ----------------------------------------------------------------------------------------

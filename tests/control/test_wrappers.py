@@ -12,7 +12,7 @@ from flyball.control.controllers.fixed import Fixed
 from flyball.control.controllers.lqr import Lqr
 from flyball.control.controllers.p import P
 from flyball.control.controllers.pi import Pi
-from flyball.control.step import Controller, Sample
+from flyball.control.step import Action, Controller, ReasonCode, Sample
 from flyball.control.wrappers import (
     WRAPPERS,
     Bumpless,
@@ -38,6 +38,37 @@ def test_saturation_limits_and_says_so() -> None:
     _, action = limited.step(limited.initial(10.0), Sample(0.0, 1.0, 1.0, 1.0))
     assert (action.command, action.saturated) == (360.0, 1)
     assert "limited to 360.0 (wanted 500.0)" in action.reason
+
+
+class Says:
+    """Asks for 500 in every sample, with a code of its own or without one."""
+
+    def __init__(self, code: ReasonCode) -> None:
+        self.code = code
+
+    def initial(self, command: Any) -> Any:
+        return command
+
+    def step(self, state: Any, sample: Sample) -> Any:
+        del sample
+        return state, Action(500.0, reason="said" if self.code else "", code=self.code)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "code"),
+    [
+        (lambda inner: Saturation(inner, 1.0, 360.0), ReasonCode.SATURATED_HIGH),
+        (lambda inner: Saturation(inner, 600.0, 700.0), ReasonCode.SATURATED_LOW),
+        (lambda inner: Slew(inner, 1.0, 1.0), ReasonCode.SLEW_LIMITED),
+        (lambda inner: Dither(inner), ReasonCode.UNSPECIFIED),
+        (lambda inner: Bumpless(inner), ReasonCode.UNSPECIFIED),
+    ],
+)
+def test_a_wrapper_keeps_the_code_of_its_controller(wrapper: Any, code: ReasonCode) -> None:
+    for inner, expected in ((ReasonCode.STARVED, ReasonCode.STARVED), (ReasonCode.UNSPECIFIED, code)):
+        wrapped = wrapper(Says(inner))
+        _, action = wrapped.step(wrapped.initial(10.0), Sample(0.0, 1.0, 1.0, 1.0))
+        assert action.code is expected
 
 
 @pytest.mark.parametrize("report", [True, False])
@@ -256,8 +287,6 @@ def test_a_controller_that_asks_for_nan_never_reaches_the_knob() -> None:
             return command
 
         def step(self, state: Any, sample: Sample) -> Any:
-            from flyball.control.step import Action
-
             return state, Action(math.nan if sample.time % 2 else math.inf)
 
     rng = random.Random(1)
@@ -271,4 +300,4 @@ def test_a_controller_that_asks_for_nan_never_reaches_the_knob() -> None:
         for k in range(4):
             state, action = wrapper.step(state, Sample(float(k), 1.0, 1.0, rng.random()))
             assert action.command is None
-            assert "asked for" in action.reason
+            assert action.code is ReasonCode.HELD_INVALID_COMMAND

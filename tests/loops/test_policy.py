@@ -15,7 +15,7 @@ from flyball.control.controllers.p import P
 from flyball.control.controllers.pi import Pi
 from flyball.control.controllers.pid import Pid
 from flyball.control.guard import Guard
-from flyball.control.step import Action, Controller, Sample, Value
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value
 from flyball.control.wrappers import Ewma, Slew
 from flyball.errors import InvalidValue
 from flyball.loops.policy import (
@@ -101,7 +101,7 @@ def test_a_sample_that_is_not_newer_is_ignored(time: float) -> None:
     after, receipt = decide(policy, state, _at(time, 100.0))
     assert after == state
     assert receipt.command is None
-    assert "not newer" in receipt.reason
+    assert receipt.code is ReasonCode.OUT_OF_ORDER
 
 
 def test_a_frozen_knob_stays_and_thaws_without_a_bump() -> None:
@@ -110,7 +110,7 @@ def test_a_frozen_knob_stays_and_thaws_without_a_bump() -> None:
     for k in range(3, 6):
         state, receipt = decide(policy, state, _at(float(k), 100.0))
         assert receipt.command is None
-        assert (receipt.frozen, receipt.reason) == (True, "maintenance")
+        assert (receipt.frozen, receipt.reason, receipt.code) == (True, "maintenance", ReasonCode.FROZEN)
     knob = state.command
     state, receipt = decide(policy, unfreeze(state), _at(6.0, 100.0))
     assert receipt.command == pytest.approx(knob)
@@ -184,7 +184,7 @@ def test_a_missing_measurement_holds_only_as_long_as_it_lasts() -> None:
         state, receipt = decide(policy, state, _at(float(k), None, trouble="the sensor raised OSError: gone"))
     assert receipt.frozen
     assert "missing" in receipt.alert
-    assert receipt.reason == "the sensor raised OSError: gone"
+    assert (receipt.reason, receipt.code) == ("the sensor raised OSError: gone", ReasonCode.SENSOR_FAILED)
     _, receipt = decide(policy, state, _at(8.0, 390.0))
     assert receipt.command is not None
 
@@ -214,12 +214,20 @@ class _Broken:
         return state, Action(self.answer)
 
 
-@pytest.mark.parametrize("answer", [math.nan, math.inf, (1.0, 2.0), ZeroDivisionError("1/0")])
-def test_a_foreign_controller_that_breaks_its_promise_moves_nothing(answer: Any) -> None:
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (math.nan, ReasonCode.HELD_INVALID_COMMAND),
+        (math.inf, ReasonCode.HELD_INVALID_COMMAND),
+        ((1.0, 2.0), ReasonCode.HELD_INVALID_COMMAND),
+        (ZeroDivisionError("1/0"), ReasonCode.HELD_CONTROLLER_FAILED),
+    ],
+)
+def test_a_foreign_controller_that_breaks_its_promise_moves_nothing(answer: Any, code: ReasonCode) -> None:
     policy = Policy("rate", _Broken(answer), limits=(0.0, 10.0))
     _, receipt = decide(policy, start(policy, 5.0), _at(0.0, 300.0))
     assert receipt.command is None
-    assert "held" in receipt.reason
+    assert receipt.code is code
 
 
 numbers = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.floats(-1e3, 1e3), st.none())
@@ -329,3 +337,4 @@ def test_a_receipt_tells_the_whole_story() -> None:
     assert isinstance(receipt, Receipt)
     assert (receipt.applied, receipt.command, receipt.saturated) == (5.0, 5.2, 1)
     assert receipt.reason.startswith("limited to 5.2")
+    assert receipt.code is ReasonCode.SATURATED_HIGH

@@ -13,6 +13,7 @@ import pytest
 
 from flyball.control.controllers.pi import Pi
 from flyball.control.models import first_order
+from flyball.control.step import ReasonCode
 from flyball.errors import InvalidValue
 from flyball.loops.loop import Loop
 from flyball.loops.policy import Policy
@@ -87,19 +88,27 @@ async def _never(*_: Any) -> float:
 
 
 @pytest.mark.parametrize(
-    ("broken", "words"),
+    ("broken", "words", "code"),
     [
-        ({"sensor": _raises(OSError("gone"))}, "the sensor raised OSError: gone"),
-        ({"actuator": _raises(OSError("jammed"))}, "the actuator raised OSError: jammed: the knob stays"),
-        ({"sensor": _never}, "has not answered for"),
-        ({"actuator": _never}, "has not answered for"),
-        ({"sensor": lambda: "many"}, "the sensor raised TypeError: 'many' is not a number"),
-        ({"sensor": lambda: float("nan")}, "the measurement is nan"),
-        ({"sensor": lambda: None}, "no measurement"),
-        ({"actuator": lambda _: True}, "it returned True, not the applied value"),
+        ({"sensor": _raises(OSError("gone"))}, "the sensor raised OSError: gone", ReasonCode.SENSOR_FAILED),
+        (
+            {"actuator": _raises(OSError("jammed"))},
+            "the actuator raised OSError: jammed: the knob stays",
+            ReasonCode.ACTUATOR_FAILED,
+        ),
+        ({"sensor": _never}, "has not answered for", ReasonCode.OVERDUE),
+        ({"actuator": _never}, "has not answered for", ReasonCode.OVERDUE),
+        (
+            {"sensor": lambda: "many"},
+            "raised TypeError: 'many' is not a number",
+            ReasonCode.SENSOR_FAILED,
+        ),
+        ({"sensor": lambda: float("nan")}, "the measurement is nan", ReasonCode.HELD_INVALID_SAMPLE),
+        ({"sensor": lambda: None}, "no measurement", ReasonCode.HELD_NO_MEASUREMENT),
+        ({"actuator": lambda _: True}, "it returned True, not the applied value", ReasonCode.ACTUATOR_FAILED),
     ],
 )
-def test_a_broken_loop_does_not_disturb_the_others(broken: dict[str, Any], words: str) -> None:
+def test_a_broken_loop_does_not_disturb_the_others(broken: dict[str, Any], words: str, code: ReasonCode) -> None:
     def runner(with_broken: bool) -> Runner:
         clock = VirtualClock()
         loops = [_loop("good", clock), *([_loop("bad", clock, guard=None, **broken)] * with_broken)]
@@ -108,7 +117,8 @@ def test_a_broken_loop_does_not_disturb_the_others(broken: dict[str, Any], words
     alone, together = runner(False), runner(True)
     bad: list[Any] = together.receipts("bad")
     assert together.receipts("good") == alone.receipts("good")
-    assert any(words in receipt.reason for receipt in bad), {receipt.reason for receipt in bad}
+    seen = {(receipt.code, receipt.reason) for receipt in bad}
+    assert any(receipt.code is code and words in receipt.reason for receipt in bad), seen
     assert all(receipt.command is None or 1.0 <= receipt.command <= 360.0 for receipt in bad)
 
 
@@ -230,7 +240,7 @@ def test_goal_gains_and_freeze_change_while_running() -> None:
     assert commands[31] == pytest.approx(commands[30])
     assert receipts[60].measurement == pytest.approx(800.0, rel=1e-3)
     assert {commands[k] for k in range(61, 72)} == {commands[60]}
-    assert receipts[65].reason == "look"
+    assert (receipts[65].reason, receipts[65].code) == ("look", ReasonCode.FROZEN)
     assert receipts[-1].measurement == pytest.approx(800.0, rel=1e-3)
 
 
@@ -298,4 +308,4 @@ def test_blocking_calls_leave_the_other_loops_alone() -> None:
     loops = [Loop("slow", sensor=slow, blocking=True, **options), Loop("quick", sensor=quick, **options)]
     runner = run(loops, samples=8)
     assert len(runner.receipts("quick")) == 8
-    assert any("has not answered" in receipt.reason for receipt in runner.receipts("slow"))
+    assert any(receipt.code is ReasonCode.OVERDUE for receipt in runner.receipts("slow"))

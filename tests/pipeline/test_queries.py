@@ -93,8 +93,12 @@ def test_a_lost_worker_and_a_broker_that_was_away_cost_no_result(
     assert {"Python worker exited" in text for text in told} == {True, False}
     assert any(text.endswith("Unreachable: nobody answers at the broker") for text in told)
     with sqlite3.connect(tmp_path / "loops.db") as file:
-        rows = file.execute("SELECT measurement, reason FROM receipts WHERE loop = 'query tier1' ORDER BY id")
-        assert [(count, bool(reason)) for count, reason in rows] == [(1.0, True), (2.0, True)]
+        query = "SELECT measurement, reason, code FROM receipts WHERE loop = 'query tier1' ORDER BY id"
+        rows = file.execute(query)
+        assert [(count, bool(reason), code) for count, reason, code in rows] == [
+            (1.0, True, "restarted"),
+            (2.0, True, "restarted"),
+        ]
 
 
 def test_what_is_wrong_for_good_is_told_at_once(

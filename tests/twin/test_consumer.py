@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from flyball.consumer.policy import Seen
 from flyball.control.controllers.fixed import Fixed
 from flyball.control.controllers.pi import Pi
+from flyball.control.step import ReasonCode
 from flyball.errors import InvalidValue
 from flyball.twin.consumer import ConsumerPlant, RunningConsumer, staircase
 from flyball.twin.consumer_loop import late, noisy, run_consumer
@@ -162,7 +163,7 @@ def test_a_goal_out_of_reach_is_explained_and_not_fought() -> None:
     assert run.rate[10:].mean() == pytest.approx(400.0, rel=0.05)
     assert run.command.max() < 200.0
     assert run.command[10:].max() < 2.0 * plant.capacity_per_s() * plant.residence_s()
-    assert any("out of reach" in receipt.reason for receipt in run.receipts)
+    assert any(receipt.code is ReasonCode.UNREACHABLE for receipt in run.receipts)
 
 
 def test_capacity_keeps_the_handlers_busy_and_no_more() -> None:

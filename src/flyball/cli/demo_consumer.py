@@ -14,6 +14,7 @@ from statistics import fmean, pstdev
 from flyball.brokers import Message, connect
 from flyball.consumer.consumer import Consumer
 from flyball.control.controllers.common import as_scalar
+from flyball.control.step import ReasonCode
 from flyball.loops.policy import Receipt
 
 GOALS_PER_S = (200.0, 500.0)
@@ -85,7 +86,8 @@ def _fed(receipts: Sequence[Receipt], goal: float) -> int:
 
 
 def _counts(receipt: Receipt, goal: float) -> bool:
-    fed = isinstance(receipt.measurement, float) and receipt.measurement > 0.0 and "no more" not in receipt.reason
+    measured = isinstance(receipt.measurement, float) and receipt.measurement > 0.0
+    fed = measured and receipt.code is not ReasonCode.STARVED
     return fed and receipt.setpoint == goal and isinstance(receipt.command, float)
 
 

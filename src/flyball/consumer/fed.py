@@ -13,7 +13,7 @@ from typing import Any
 from flyball.consumer.goals import PUBLISH_PER_S, USED
 from flyball.consumer.little import FULL, disturbance
 from flyball.control.controllers.common import scalar_error
-from flyball.control.step import Action, Controller, Sample, Value, hold
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold
 from flyball.control.wrappers.common import check_inner
 
 
@@ -24,8 +24,9 @@ class Fed:
     >>> from flyball.control.controllers.pi import Pi
     >>> fed = Fed(Pi(kp=0.0, ki=0.006))
     >>> starved = Sample(1.0, 1.0, 400.0, 120.0, 6.0, (0.0, 0.017, 0.1, 0.0, 120.0))
-    >>> fed.step(fed.initial(6.0), starved)[1].reason
-    'the queue had no more: publishers send about 120/s, no window brings 400/s'
+    >>> action = fed.step(fed.initial(6.0), starved)[1]
+    >>> print(f"{action.code}: {action.reason}")
+    starved: the queue had no more: publishers send about 120/s, no window brings 400/s
     """
 
     inner: Controller[Any] = field(metadata={"help": "the controller that regulates while there are messages"})
@@ -46,4 +47,4 @@ class Fed:
             if publish is None
             else f": publishers send about {publish:.3g}/s, no window brings {sample.setpoint:g}/s"
         )
-        return state, hold(f"the queue had no more{sent}")
+        return state, hold(f"the queue had no more{sent}", ReasonCode.STARVED)

@@ -25,15 +25,15 @@ from dataclasses import dataclass, field, replace
 from flyball.consumer.goals import DEPTH, HANDLING_P95_S, PUBLISH_PER_S, RATE_PER_S, RESIDENCE_S, USED
 from flyball.consumer.little import FULL, disturbance
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
     check_between,
+    hold_unusable,
     scalar_error,
-    why_unusable,
 )
 from flyball.control.limits import clamp
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 
 _SHRUNK = 0.8  # a window below this part of the one before has shrunk
 _FALLEN = 0.9  # a residence time above this part of the one before has not fallen with it
@@ -82,9 +82,9 @@ class Knee:
         rate, residence = disturbance(sample, RATE_PER_S), disturbance(sample, RESIDENCE_S)
         in_force = applied_or(sample, state.command)
         if scalar_error(sample) is None:
-            return state, hold(why_unusable(sample))
+            return state, hold_unusable(sample)
         if rate is None or residence is None or residence <= 0.0:
-            return state, hold("no message was handled since the last sample: held")
+            return state, hold("no message was handled since the last sample: held", ReasonCode.HELD_NO_ESTIMATE)
         base = residence if state.base_s is None else min(state.base_s, residence)
         if (
             state.window is not None
@@ -97,7 +97,8 @@ class Knee:
         after = replace(state, base_s=base, window=in_force, residence_s=residence, felt=felt)
         used = disturbance(sample, USED)
         wanted = rate * base * (1.0 + self.headroom) + 1.0
-        parts, saturated, reason = {"knee": rate * base, "spare": wanted - rate * base}, 0, ""
+        parts, saturated = {"knee": rate * base, "spare": wanted - rate * base}, 0
+        code, reason = ReasonCode.UNSPECIFIED, ""
         growth = 2.0
         depth = disturbance(sample, DEPTH)
         if depth is not None and not felt:
@@ -107,15 +108,17 @@ class Knee:
                 wanted, growth = ahead, _LEAP
                 parts["ff"] = (asked - rate) * base
         if used is not None and used < FULL:
-            wanted, reason = max(in_force, wanted), "the queue had no more than this"
+            wanted = max(in_force, wanted)
+            code, reason = ReasonCode.STARVED, "the queue had no more than this"
         handling = disturbance(sample, HANDLING_P95_S)
         if self.p95_s is not None and handling is not None and handling > _STEADY * self.p95_s:
             wanted = min(wanted, in_force * clamp(_STEADY * self.p95_s / handling, 0.5, 1.0))
             saturated = -1 if base > self.p95_s else 0
+            code = ReasonCode.UNREACHABLE if saturated else ReasonCode.LATENCY_LIMITED
             reason = f"handling takes {handling:.3g} s for 95 % of messages, of the {self.p95_s:.3g} s allowed" + (
                 f"; alone it takes {base:.3g} s: that is the least that is reachable" if saturated else ""
             )
         command = clamp(wanted, 0.5 * in_force, max(growth * in_force, 1.0))
         if not math.isfinite(command):
-            return state, hold(OVERFLOW)
-        return replace(after, command=command), Action(command, parts, saturated, reason)
+            return state, HOLD_NOT_FINITE
+        return replace(after, command=command), Action(command, parts, saturated, reason, code)

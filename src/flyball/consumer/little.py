@@ -30,17 +30,17 @@ from flyball.consumer import reach
 from flyball.consumer.goals import DONE_PER_S, RESIDENCE_S, USED
 from flyball.consumer.reach import Reach
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
     check_between,
+    hold_unusable,
     scalar_error,
-    why_unusable,
 )
 from flyball.control.controllers.pi import Pi
 from flyball.control.filters import ewma
 from flyball.control.limits import clamp
-from flyball.control.step import Action, Controller, Sample, Value, hold
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold
 from flyball.control.wrappers.common import check_inner
 
 FULL = 0.8  # share of the time in which the window is used up, from which it counts as full
@@ -123,12 +123,16 @@ class Little:
     def step(self, state: LittleState, sample: Sample) -> tuple[LittleState, Action]:
         state, jumped = self._residence(state, self._fresh(state, sample))
         if scalar_error(sample) is None or sample.measurement is None:
-            return state, hold(why_unusable(sample))
+            return state, hold_unusable(sample)
         if state.residence_s is None:
-            return state, hold("no message was handled yet, so the residence time is not known: held")
+            return state, hold(
+                "no message was handled yet, so the residence time is not known: held", ReasonCode.HELD_NO_ESTIMATE
+            )
         goal, rate = as_scalar(sample.setpoint), as_scalar(sample.measurement)
         if goal <= 0.0:
-            return state, hold(f"a goal of {goal:g} messages a second has no window: held")
+            return state, hold(
+                f"a goal of {goal:g} messages a second has no window: held", ReasonCode.HELD_INVALID_SAMPLE
+            )
         in_force = applied_or(sample, state.command)
         used = disturbance(sample, USED)
         full = used is None or used >= FULL
@@ -150,18 +154,21 @@ class Little:
         by_law = goal * state.residence_s
         command = by_law * factor
         if not math.isfinite(command):
-            return state, hold(OVERFLOW)
+            return state, HOLD_NOT_FINITE
         if not changed and abs(command - state.command) < self.rest * state.command:
             command = state.command
-        parts, reason, saturated = {"ff": by_law, "trim": by_law * (factor - 1.0)}, "", 0
+        parts, saturated = {"ff": by_law, "trim": by_law * (factor - 1.0)}, 0
+        code, reason = ReasonCode.UNSPECIFIED, ""
         if seen.limit is not None and seen.limit < command:
-            command, saturated, reason = seen.limit, int(seen.held is not None), reach.explain(seen, goal)
+            command, saturated = seen.limit, int(seen.held is not None)
+            code, reason = reach.explain(seen, goal)
         elif not full:
+            code = ReasonCode.STARVED
             reason = (
                 f"the queue had no more: the window was full for {0.0 if used is None else used:.0%} of the time"
             )
         after = replace(state, command=command, trim=trim, factor=factor, setpoint=goal, calm=calm, reach=seen)
-        return after, Action(command, parts, saturated, reason)
+        return after, Action(command, parts, saturated, reason, code)
 
     @staticmethod
     def _fresh(state: LittleState, sample: Sample) -> float | None:

@@ -102,4 +102,4 @@ class Profiled:
             return after, action
         switched = " (switched)" if state.region is not None and after.region != state.region else ""
         reason = f"profile {self._sorted[after.region].name}{switched}"
-        return after, Action(action.command, action.parts, action.saturated, reason)
+        return after, Action(action.command, action.parts, action.saturated, reason, action.code)

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from flyball.control.step import ReasonCode
+
 SHORT = 0.9  # part of the goal below which the rate is short of it
 _GROWN = 1.5  # growth of the window after which the rate must have answered
 _ANSWER = 0.25  # part of the window's growth that the rate must show
@@ -97,11 +99,15 @@ def watch(state: Reach, goal: float, rate: float, window: float, residence_s: fl
     return replace(seen, held=min(held, window), wait=seen.next_wait)
 
 
-def explain(state: Reach, goal: float) -> str:
-    """The words for a user."""
+def explain(state: Reach, goal: float) -> tuple[ReasonCode, str]:
+    """Why the window is limited: the code, and the words for a user."""
     if state.held is None:
-        return f"the rate has not answered to the wider window yet: it stays at {state.widest:.3g} for a moment"
+        return (
+            ReasonCode.AWAITING_RESPONSE,
+            f"the rate has not answered to the wider window yet: it stays at {state.widest:.3g} for a moment",
+        )
     return (
+        ReasonCode.UNREACHABLE,
         f"the goal of {goal:.4g}/s is out of reach: a wider window no longer brings more, the handlers are the "
-        f"limit; reachable is about {state.best:.4g}/s, which a window of {state.held:.3g} gives"
+        f"limit; reachable is about {state.best:.4g}/s, which a window of {state.held:.3g} gives",
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from flyball.control.gains import Gains, Kind, StateGains
 from flyball.control.identify import Fit, identify
 from flyball.control.models import Array, Arx, first_order
 from flyball.control.signals import Limits, prbs, staircase
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 from flyball.control.verify import Certificate, verify
 from flyball.errors import FlyballError, InvalidValue
 from flyball.loops.policy import Receipt
@@ -53,10 +53,10 @@ class Playback:
     >>> play, state, y, given = Playback((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), enough=300.0), PlaybackState(), 100.0, []
     >>> for k in range(7):
     ...     state, action = play.step(state, Sample(k, 1.0, 200.0, y))
-    ...     given.append((action.command, action.reason))
+    ...     given.append((action.command, action.code.name))
     ...     y = 100.0 * action.command
     >>> [command for command, _ in given], given[-1]
-    ([1.0, 2.0, 3.0, 2.0, 1.0, 2.0, 3.0], (3.0, 'over'))
+    ([1.0, 2.0, 3.0, 2.0, 1.0, 2.0, 3.0], (3.0, 'SIGNAL_COMPLETE'))
     """
 
     values: tuple[float, ...] = field(metadata={"help": "the commands, one a sample"})
@@ -67,14 +67,18 @@ class Playback:
 
     def step(self, state: PlaybackState, sample: Sample) -> tuple[PlaybackState, Action]:
         if sample.measurement is None:
-            return state, hold("no measurement: the signal waits")
+            return state, hold("no measurement: the signal waits", ReasonCode.HELD_NO_MEASUREMENT)
         place, up = state.place, state.up
         if state.given:
             turn = as_scalar(sample.measurement) >= self.enough or place == len(self.values) - 1
             up = not turn if up else place == 0
             place = min(max(place + (1 if up else -1), 0), len(self.values) - 1)
-        reason = "over" if state.given >= len(self.values) else ""
-        return PlaybackState(state.given + 1, place, up), Action(self.values[place], reason=reason)
+        after = PlaybackState(state.given + 1, place, up)
+        if state.given >= len(self.values):
+            return after, Action(
+                self.values[place], reason="the signal is complete", code=ReasonCode.SIGNAL_COMPLETE
+            )
+        return after, Action(self.values[place], code=ReasonCode.OPEN_LOOP)
 
 
 @dataclass(frozen=True)
@@ -154,19 +158,24 @@ async def record(
             for receipt in receipts[seen:]:
                 told(receipt)
             seen = len(receipts)
-            if any(receipt.reason == "over" for receipt in receipts):
+            if any(receipt.code is ReasonCode.SIGNAL_COMPLETE for receipt in receipts):
                 break
-    rows = [
-        (as_scalar(receipt.applied), as_scalar(receipt.measurement))
-        for receipt in consumer.receipts()[2:]  # the first sample is the start
-        if receipt.measurement is not None and "had no more" not in receipt.reason
-    ]
+    rows = informative(consumer.receipts()[2:])  # the first sample is the start
     if len(rows) < _LEAST_ROWS:
         raise Untunable(
             f"only {len(rows)} samples came in which the queue had messages, {_LEAST_ROWS} are needed: "
             "publish more, or let the experiment take longer"
         )
     return tuple(window for window, _ in rows), tuple(rate for _, rate in rows)
+
+
+def informative(receipts: Sequence[Receipt]) -> list[tuple[float, float]]:
+    """(window, rate) of the samples that say what a window does: a rate was measured, and messages were there."""
+    return [
+        (as_scalar(receipt.applied), as_scalar(receipt.measurement))
+        for receipt in receipts
+        if receipt.measurement is not None and receipt.code is not ReasonCode.STARVED
+    ]
 
 
 def essential(fit: Fit) -> tuple[Arx, Array]:

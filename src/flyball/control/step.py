@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -42,18 +43,86 @@ class Sample:
     disturbances: tuple[float, ...] = ()
 
 
+class ReasonCode(StrEnum):
+    """Why a step ended as it did, for programs: they branch on this, never on the sentence beside it.
+
+    A step has one code, the most specific: what a controller says of its own step is kept by wrappers and by the
+    loop that cut its command (`Action.saturated` says that as well). The values are written to telemetry: they may
+    be added to, and are never changed.
+
+    >>> ReasonCode("starved") is ReasonCode.STARVED, bool(ReasonCode.UNSPECIFIED)
+    (True, False)
+    """
+
+    UNSPECIFIED = ""
+    """Nothing out of the ordinary, or a controller that gives no code."""
+
+    OPEN_LOOP = "open-loop"
+    """The command does not depend on the measurement."""
+    SIGNAL_COMPLETE = "signal-complete"
+    """The signal of an experiment has been given to its end."""
+    RAISED = "raised"
+    LOWERED = "lowered"
+    UNCHANGED = "unchanged"
+    BACKED_OFF = "backed-off"
+    """The broker blocks, refuses or is silent: the command was cut at once."""
+    MEASURING = "measuring"
+    """The command waits for a measurement that it has not had yet."""
+    DRAINING = "draining"
+    """The command is at its least, so that the shortest round trip can be measured."""
+    APPLICATION_LIMITED = "application-limited"
+    """The application sends less than the command allows."""
+    WITHIN_TOLERANCE = "within-tolerance"
+    """The error is too small to act on."""
+    GAINS_CHANGED = "gains-changed"
+    STARVED = "starved"
+    """The queue had no more messages: the sample says nothing about the command."""
+    AWAITING_RESPONSE = "awaiting-response"
+    """The measurement has not followed the command yet, which goes no further meanwhile."""
+    UNREACHABLE = "unreachable"
+    """The set point is beyond what the plant can do."""
+    LATENCY_LIMITED = "latency-limited"
+    SATURATED_LOW = "saturated-low"
+    SATURATED_HIGH = "saturated-high"
+    SLEW_LIMITED = "slew-limited"
+
+    HELD = "held"
+    """The actuator is left alone, for a reason of its own."""
+    HELD_NO_MEASUREMENT = "held-no-measurement"
+    HELD_INVALID_SAMPLE = "held-invalid-sample"
+    """Measurement, set point or time is not finite, or does not fit the controller."""
+    HELD_NO_ESTIMATE = "held-no-estimate"
+    """Something the controller needs besides the measurement has not been observed yet."""
+    HELD_INVALID_COMMAND = "held-invalid-command"
+    """The command would not be finite, or does not fit the actuator."""
+    HELD_CONTROLLER_FAILED = "held-controller-failed"
+
+    SENSOR_FAILED = "sensor-failed"
+    ACTUATOR_FAILED = "actuator-failed"
+    OVERDUE = "overdue"
+    """The sensor or the actuator has not answered an earlier step yet."""
+    FROZEN = "frozen"
+    """The guard or a person keeps the actuator where it is."""
+    OUT_OF_ORDER = "out-of-order"
+    """The sample is not newer than the one before."""
+    RESTARTED = "restarted"
+    """What the loop acts on failed and is started again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Action:
     """What a controller wants, and why: the receipt of one step.
 
     `command` None means: leave the knob as it is. `parts` are the terms that add up to the command (for a PID
     "p", "i", "d"; "ff" for feed-forward). `saturated` is -1 or +1 where a limit cut the command, else 0.
+    `reason` is for people, `code` says the same to programs.
     """
 
     command: Value | None
     parts: Mapping[str, float] = field(default_factory=lambda: _NO_PARTS)
     saturated: int = 0
     reason: str = ""
+    code: ReasonCode = ReasonCode.UNSPECIFIED
 
 
 S = TypeVar("S")
@@ -86,6 +155,6 @@ def is_usable(value: Value | None) -> bool:
     return math.isfinite(value)
 
 
-def hold(reason: str) -> Action:
+def hold(reason: str, code: ReasonCode = ReasonCode.HELD) -> Action:
     """An action that leaves the knob where it is."""
-    return Action(command=None, reason=reason)
+    return Action(command=None, reason=reason, code=code)

@@ -17,7 +17,7 @@ from flyball.control.design import design
 from flyball.control.gains import Gains
 from flyball.control.identify import Fit, identify
 from flyball.control.models import Array
-from flyball.control.step import Action, Sample, Value
+from flyball.control.step import Action, ReasonCode, Sample, Value
 from flyball.lab.consumer_rig import Rig, run_live
 
 PRINTED_PI = Pi(kp=-0.0016, ki=0.0060)
@@ -49,7 +49,7 @@ class Stairs:
     def step(self, state: int, sample: Sample) -> tuple[int, Action]:
         del sample
         place = min(state // self.samples_each, len(self.windows) - 1)
-        return state + 1, Action(self.windows[place], reason="open loop")
+        return state + 1, Action(self.windows[place], reason="open loop", code=ReasonCode.OPEN_LOOP)
 
 
 def open_loop(

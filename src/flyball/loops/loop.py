@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from flyball.control.guard import Guard
 from flyball.control.models import Arx
-from flyball.control.step import Controller, Value, is_usable
+from flyball.control.step import Controller, ReasonCode, Value, is_usable
 from flyball.errors import InvalidValue
 from flyball.loops import policy as rules
 from flyball.loops.policy import MODES, LoopState, Mode, Observation, Policy, Receipt
@@ -164,9 +164,20 @@ class Loop:
         measurement: Value | None,
         disturbances: tuple[float, ...] = (),
         trouble: str | None = None,
+        trouble_code: ReasonCode = ReasonCode.SENSOR_FAILED,
     ) -> Receipt:
         """Decide one step from what was measured at `time`; giving the command to the knob is up to the caller."""
-        seen = Observation(time, self._goal, measurement, None, disturbances, self._mode, self._frozen, trouble)
+        seen = Observation(
+            time,
+            self._goal,
+            measurement,
+            None,
+            disturbances,
+            self._mode,
+            self._frozen,
+            trouble,
+            trouble_code,
+        )
         self._state, self._last = rules.decide(self._policy, self._state, seen)
         return self._last
 

@@ -20,10 +20,10 @@ from flyball.control.controllers.common import as_tuple
 from flyball.control.guard import Guard, GuardState, Verdict
 from flyball.control.limits import clamp_value
 from flyball.control.state import from_plain, to_plain
-from flyball.control.step import Action, Controller, Sample, Value, hold, is_usable
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold, is_usable
 from flyball.control.wrappers import transfer
 from flyball.control.wrappers.bumpless import Bumpless, BumplessState
-from flyball.control.wrappers.common import same_shape
+from flyball.control.wrappers.common import hold_invalid, same_shape, saturation_code
 from flyball.control.wrappers.saturation import Saturation
 from flyball.errors import InvalidValue
 
@@ -102,7 +102,8 @@ class LoopState:
 class Observation:
     """What the world looked like at one instant.
 
-    `applied` None: the knob stands where it was last put. `trouble` says why there is no measurement.
+    `applied` None: the knob stands where it was last put. `trouble` says why there is no measurement, and
+    `trouble_code` says it to programs.
     """
 
     time: float
@@ -113,6 +114,7 @@ class Observation:
     mode: Mode = "on"
     frozen: str | None = None
     trouble: str | None = None
+    trouble_code: ReasonCode = ReasonCode.SENSOR_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ class Receipt:
 
     `proposed` is what the controller wants within the limits; `command` is what the actuator is to be given
     now, None where the knob is left alone (mode, freeze, nothing measured). `missed` counts samples that were
-    due since the last one, this one included, and did not come. `alert` is what the guard has to say.
+    due since the last one, this one included, and did not come. `alert` is what the guard has to say. `reason` is
+    for people; programs branch on its `code`.
     """
 
     loop: str
@@ -138,6 +141,7 @@ class Receipt:
     parts: Mapping[str, float]
     reason: str
     alert: str = ""
+    code: ReasonCode = ReasonCode.UNSPECIFIED
 
 
 def start(policy: Policy, command: Value) -> LoopState:
@@ -205,6 +209,11 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
                 frozen = alert
                 latched = alert if _lasts(verdict) else None
     position = applied if command is None else command
+    reason, code = action.reason, action.code
+    if seen.trouble:
+        reason, code = seen.trouble, seen.trouble_code
+    elif frozen:
+        reason, code = frozen, ReasonCode.FROZEN
     receipt = Receipt(
         policy.name,
         seen.time,
@@ -218,8 +227,9 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
         action.saturated,
         missed,
         action.parts,
-        seen.trouble or frozen or action.reason,
+        reason,
         alert,
+        code,
     )
     return LoopState(inner, position, seen.time, setpoint, acting, gap, guard, latched), receipt
 
@@ -254,17 +264,18 @@ def _propose(
         else:
             inner, action, gap = _glide(policy, inner, gap, sample, applied)
     except Exception as error:  # noqa: BLE001 – a foreign controller may break its promise; the knob must not
-        return inner, hold(f"the controller raised {type(error).__name__}: {error}: held"), gap
+        reason = f"the controller raised {type(error).__name__}: {error}: held"
+        return inner, hold(reason, ReasonCode.HELD_CONTROLLER_FAILED), gap
     wanted = action.command
     if wanted is None:
         return inner, action, gap
     if not is_usable(wanted) or not same_shape(wanted, applied):
-        return inner, hold(f"the controller asked for {wanted}: held"), gap
+        return inner, hold_invalid(wanted), gap
     if policy.limits is not None:
         within, cut = clamp_value(wanted, *policy.limits)
         if cut:
             reason = action.reason or f"limited to {within} (wanted {wanted})"
-            action = Action(within, action.parts, cut, reason)
+            action = Action(within, action.parts, cut, reason, action.code or saturation_code(cut))
     return inner, action, gap
 
 
@@ -311,4 +322,5 @@ def _ignored(policy: Policy, state: LoopState, seen: Observation, missed: int) -
         missed=missed,
         parts={},
         reason=f"the sample at {seen.time} s is not newer than the last one: ignored",
+        code=ReasonCode.OUT_OF_ORDER,
     )

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from flyball.control.step import Value
+from flyball.control.step import ReasonCode, Value
 from flyball.errors import FlyballError, InvalidValue
 from flyball.loops.clock import Clock, WallClock
 from flyball.loops.loop import Loop
@@ -265,7 +265,8 @@ class Runner:
         if overdue and not driven.in_thread and not driven.cancelled:
             assert driven.task is not None
             driven.cancelled = driven.task.cancel()
-        return driven.loop.step(time, None, (), f"the sensor or actuator has not answered for {waits:g} s")
+        trouble = f"the sensor or actuator has not answered for {waits:g} s"
+        return driven.loop.step(time, None, (), trouble, ReasonCode.OVERDUE)
 
     async def _serve_beside(self, driven: _Driven, time: float, reading: Awaitable[Any] | None = None) -> None:
         loop, trouble, measured = driven.loop, None, None
@@ -382,7 +383,8 @@ def _settle(loop: Loop, receipt: Receipt, answer: Any) -> Receipt:
 def _refused(loop: Loop, receipt: Receipt, error: Exception) -> Receipt:
     """The actuator failed: as far as anybody knows, the knob stands where it stood."""
     loop.applied(receipt.applied)
-    return replace(receipt, command=None, reason=f"{_raised('actuator', error)}: the knob stays")
+    reason = f"{_raised('actuator', error)}: the knob stays"
+    return replace(receipt, command=None, reason=reason, code=ReasonCode.ACTUATOR_FAILED)
 
 
 def _raised(what: str, error: Exception) -> str:

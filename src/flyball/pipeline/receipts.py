@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from flyball.control.step import Value
+from flyball.control.step import ReasonCode, Value
+from flyball.control.wrappers.common import saturation_code
 from flyball.loops.policy import Receipt
 from flyball.loops.telemetry.sqlite import SqliteSink
 from flyball.pipeline.policy import FlowControl, FlowState
@@ -53,6 +54,7 @@ def restart_receipt(query: str, now_s: float, restarts: int, reason: str) -> Rec
     """A query failed in a way that passes, and is started again, for that many times now; there should be none."""
     return replace(
         _receipt(f"query {query}", now_s, 0.0, float(restarts), 0.0, 0.0, reason=reason),
+        code=ReasonCode.RESTARTED,
         alert=f"the query {query} is started again",
     )
 
@@ -84,6 +86,7 @@ def _receipt(
         missed=missed,
         parts=parts,
         reason=reason,
+        code=saturation_code(saturated) if saturated else ReasonCode.UNSPECIFIED,
     )
 
 

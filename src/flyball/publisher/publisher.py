@@ -359,6 +359,7 @@ class Publisher:
                 "batches": lane.counts.batches,
                 **(dict(lane.receipts[-1].action.parts) if lane.receipts else {}),
                 "reason": lane.receipts[-1].action.reason if lane.receipts else "",
+                "code": lane.receipts[-1].action.code.value if lane.receipts else "",
             }
             for channel, lanes in self._lanes.items()
             for number, lane in enumerate(lanes)

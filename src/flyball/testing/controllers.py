@@ -171,7 +171,9 @@ def _stored(state: Any, where: str) -> str:
 
 
 def _receipt(action: Action) -> str:
-    return json.dumps(to_plain((action.command, tuple(action.parts.items()), action.saturated, action.reason)))
+    return json.dumps(
+        to_plain((action.command, tuple(action.parts.items()), action.saturated, action.reason, action.code))
+    )
 
 
 def _samples(rng: random.Random, setpoint: Value, disturbances: tuple[float, ...], count: int) -> Iterator[Sample]:

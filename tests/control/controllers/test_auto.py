@@ -6,39 +6,39 @@ import pytest
 
 from flyball.control.controllers.auto import Auto, AutoState
 from flyball.control.controllers.publishing import Batching, Measured
-from flyball.control.step import Sample
+from flyball.control.step import ReasonCode, Sample
 
 TRIP_S = 0.14
 
 
-def after_a_round(window: float, trips_s: list[float], *, shortest_s: float) -> tuple[float, str]:
+def after_a_round(window: float, trips_s: list[float], *, shortest_s: float) -> tuple[float, ReasonCode]:
     """The window after one round of these trips, that held messages back and is long enough; the knee is known."""
     law = Auto()
     # Not near a multiple of 5 s, at which round trips are measured anew.
     state = AutoState(window, trips=((101.0, shortest_s),), measured_s=101.0, began_s=101.0, doubling=False)
-    reason = ""
+    code = ReasonCode.UNSPECIFIED
     for number, trip_s in enumerate(trips_s):
         last = number == len(trips_s) - 1
         seen = Measured(pending=100.0, transfer_s=trip_s, confirmed=1.0, in_flight=window, limited=1.0)
         state, action = law.step(state, Sample(101.8 if last else 101.33 + number * 5e-5, 1e-4, 0.0, tuple(seen)))
         if state.began_s != 101.0:
-            reason = action.reason
+            code = action.code
             break
-    return state.window, reason
+    return state.window, code
 
 
 @pytest.mark.parametrize("samples", [8, 40, 200])
 def test_over_a_long_path_one_short_trip_among_many_does_not_hide_the_queue(samples: int) -> None:
     trips_s = [TRIP_S + 0.001, *[TRIP_S + 0.045] * samples]
-    window, reason = after_a_round(100.0, trips_s, shortest_s=TRIP_S)
-    assert reason == "messages queue at the broker: lowered"
+    window, code = after_a_round(100.0, trips_s, shortest_s=TRIP_S)
+    assert code is ReasonCode.LOWERED
     assert window == pytest.approx(after_a_round(100.0, [TRIP_S + 0.045] * 8, shortest_s=TRIP_S)[0])
 
 
 def test_nearby_the_shortest_trip_counts() -> None:
     """Brokers confirm in groups: whoever comes first in a group waits least, and there was no queue before it."""
-    _, reason = after_a_round(100.0, [0.002, *[0.04] * 20], shortest_s=0.001)
-    assert reason == "the broker keeps up: raised"
+    _, code = after_a_round(100.0, [0.002, *[0.04] * 20], shortest_s=0.001)
+    assert code is ReasonCode.RAISED
 
 
 def test_small_windows_catch_up_with_large_ones() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from flyball.control.controllers.proportional_rule import ProportionalRule
-from flyball.control.step import Sample
+from flyball.control.step import ReasonCode, Sample
 from flyball.errors import InvalidValue
 from flyball.testing.closed_loop import close_loop
 
@@ -36,7 +36,7 @@ def test_holds_where_there_is_no_ratio(goal: float, measured: float) -> None:
     rule = ProportionalRule()
     _, action = rule.step(rule.initial(10.0), Sample(0.0, 1.0, goal, measured))
     assert action.command is None
-    assert "no factor" in action.reason
+    assert action.code is ReasonCode.HELD_INVALID_SAMPLE
 
 
 def test_refuses_a_factor_that_cannot_move() -> None:

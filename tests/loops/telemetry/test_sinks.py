@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from flyball.control.step import ReasonCode
 from flyball.errors import InvalidValue
 from flyball.loops.policy import Receipt
 from flyball.loops.telemetry.memory import MemorySink
@@ -22,7 +23,10 @@ from flyball.loops.telemetry.sink import Row, rows
 from flyball.loops.telemetry.sqlite import SqliteSink
 from flyball.testing.clock import VirtualClock
 
-RECEIPT = Receipt("rate", 0.0, 400.0, 390.0, 5.0, 5.1, 5.1, "on", False, 0, 0, {"p": 0.1, "i": 5.0}, "why", "")
+PARTS = {"p": 0.1, "i": 5.0}
+RECEIPT = Receipt(
+    "rate", 0.0, 400.0, 390.0, 5.0, 5.1, 5.1, "on", False, 0, 0, PARTS, "why", code=ReasonCode.STARVED
+)
 
 
 def _receipts(count: int, loop: str = "rate") -> list[Receipt]:
@@ -65,6 +69,21 @@ def test_sqlite_keeps_the_newest_rows_over_restarts(tmp_path: Path) -> None:
     assert found[-1] == (100.0, None, 1)
 
 
+def test_a_file_of_an_earlier_version_is_written_on(tmp_path: Path) -> None:
+    path = tmp_path / "receipts.db"
+    before = [name for name in Row._fields if name != "code"]  # as the table was when receipts had no codes
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"CREATE TABLE receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(before)})")
+        connection.execute("INSERT INTO receipts (loop, time, reason) VALUES ('rate', 1.0, 'old')")
+    for time in (2.0, 3.0):
+        sink = SqliteSink(path)
+        sink.write([replace(RECEIPT, time=time)])
+        sink.close()
+    with sqlite3.connect(path) as connection:
+        found = connection.execute("SELECT time, reason, code FROM receipts ORDER BY id").fetchall()
+    assert found == [(1.0, "old", None), (2.0, "why", "starved"), (3.0, "why", "starved")]
+
+
 def test_parquet_rotates(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path, rows_per_file=10, max_files=2)
     for receipt in _receipts(45):
@@ -79,6 +98,7 @@ def test_parquet_rotates(tmp_path: Path) -> None:
     assert table.column("time").to_pylist() == [float(k) for k in range(30, 45)]
     assert table.column_names == list(Row._fields)
     assert table.column("reason").to_pylist()[0] == "why"
+    assert table.column("code").to_pylist()[0] == "starved"
 
 
 def test_prometheus_text_is_understood_by_prometheus() -> None:

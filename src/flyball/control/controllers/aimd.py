@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
     check_between,
     check_choice,
+    hold_unusable,
     scalar_error,
-    why_unusable,
 )
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, ReasonCode, Sample, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,13 @@ class Aimd:
     def step(self, state: AimdState, sample: Sample) -> tuple[AimdState, Action]:
         error = scalar_error(sample)
         if error is None:
-            return state, hold(why_unusable(sample))
+            return state, hold_unusable(sample)
         base = applied_or(sample, state.command)
         congested = error < 0.0 if self.congested == "above" else error > 0.0
         command = base * self.decrease if congested else base + self.increase
         if not math.isfinite(command):
-            return state, hold(OVERFLOW)
+            return state, HOLD_NOT_FINITE
         parts = {"base": base, "change": command - base}
-        return AimdState(command), Action(command, parts, reason="congested: cut" if congested else "well: raised")
+        if congested:
+            return AimdState(command), Action(command, parts, reason="congested: cut", code=ReasonCode.LOWERED)
+        return AimdState(command), Action(command, parts, reason="well: raised", code=ReasonCode.RAISED)

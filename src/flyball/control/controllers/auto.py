@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-from flyball.control.controllers.common import check_between, check_whole, why_unusable
+from flyball.control.controllers.common import check_between, check_whole, hold_unusable
 from flyball.control.controllers.publishing import Batching, Measured, batching, measured
 from flyball.control.filters import Timed, windowed_max, windowed_min
 from flyball.control.limits import clamp
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 from flyball.errors import InvalidValue
 
 _LARGEST_RATE = 1e9
@@ -43,6 +44,9 @@ _TRIPS_PRESSED = 5.0
 _LONGEST_DRAIN_TRIPS = 4.0
 _SHORTEST_DRAIN_S = 0.03
 """Long enough for publishers with unlike rounds to drain at the same time."""
+
+Why: TypeAlias = tuple[ReasonCode, str]
+_MEASURING: Why = (ReasonCode.MEASURING, "measuring")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,27 +168,31 @@ class Auto:
     def step(self, state: AutoState, sample: Sample) -> tuple[AutoState, Action]:
         seen = measured(sample)
         if seen is None or not math.isfinite(sample.time):
-            return state, hold(why_unusable(sample) if seen is None else "the time is not finite: held")
+            return state, (
+                hold_unusable(sample)
+                if seen is None
+                else hold("the time is not finite: held", ReasonCode.HELD_INVALID_SAMPLE)
+            )
         if seen.trouble > 0.0:
-            state, reason = self._back_off(state, sample.time)
+            state, why = self._back_off(state, sample.time)
         elif seen.transfer_s < 0.0:
             if state.began_s is None:
                 # What leaves before the first confirm is sent under this window as well.
                 state = replace(_new_round(state, sample.time), measured_s=sample.time)
-            reason = "nothing was confirmed"
+            why = (ReasonCode.UNCHANGED, "nothing was confirmed")
         else:
-            state, reason = self._confirmed(state, seen, sample.time)
-        return state, self._action(state, reason)
+            state, why = self._confirmed(state, seen, sample.time)
+        return state, self._action(state, why)
 
-    def _back_off(self, state: AutoState, now_s: float) -> tuple[AutoState, str]:
+    def _back_off(self, state: AutoState, now_s: float) -> tuple[AutoState, Why]:
         trip_s = state.trips[0][1] if state.trips else 0.0
         if state.troubled_s is not None and abs(now_s - state.troubled_s) < trip_s:
-            return state, "the broker is in trouble: already halved"
+            return state, (ReasonCode.BACKED_OFF, "the broker is in trouble: already halved")
         window = max(1.0, state.window / 2.0)
         state = replace(state, window=window, troubled_s=now_s, doubling=True, drain_until_s=None)
-        return _new_round(state, now_s), "the broker is in trouble: halved"
+        return _new_round(state, now_s), (ReasonCode.BACKED_OFF, "the broker is in trouble: halved")
 
-    def _confirmed(self, state: AutoState, seen: Measured, now_s: float) -> tuple[AutoState, str]:
+    def _confirmed(self, state: AutoState, seen: Measured, now_s: float) -> tuple[AutoState, Why]:
         trip_s = max(_SHORTEST_TRIP_S, seen.transfer_s)
         state = _count(replace(state, trips=windowed_min(state.trips, now_s, trip_s, self.forget_s)), seen, now_s)
         pressed_s = None if seen.limited <= 0.0 else now_s if state.pressed_s is None else state.pressed_s
@@ -193,7 +201,7 @@ class Auto:
         began_s, measured_s = state.began_s, state.measured_s
         if began_s is None or measured_s is None or now_s < began_s:
             state = replace(_new_round(state, now_s), measured_s=now_s)
-            return replace(state, limited=seen.limited > 0.0), "measuring"
+            return replace(state, limited=seen.limited > 0.0), _MEASURING
         state = replace(state, limited=state.limited or seen.limited > 0.0, peak=max(state.peak, seen.in_flight))
         if state.drain_until_s is not None:
             return self._draining(state, now_s, trip_s)
@@ -203,13 +211,13 @@ class Auto:
             until_s = now_s + max(min(trip_s, _LONGEST_DRAIN_TRIPS * shortest_s), _SHORTEST_DRAIN_S)
             # Right after it the broker is empty for everybody: no time to double.
             state = replace(state, measured_s=now_s, drain_until_s=until_s, doubling=False)
-            return _new_round(state, now_s), "measuring the round trip anew: draining"
+            return _new_round(state, now_s), (ReasonCode.DRAINING, "measuring the round trip anew: draining")
         # Only what was sent under the present window tells what that window does, and not what left at once when
         # it was raised: such a burst queues behind itself, once. At the start of a long path time is too short.
         starting = state.doubling and state.window < _STARTED and state.troubled_s is None
         starting = starting and shortest_s >= _LONG_TRIP_S
         if now_s - trip_s < began_s + (0.0 if starting else shortest_s) - 1e-9:
-            return state, "measuring"
+            return state, _MEASURING
         round_trip_s = trip_s if state.round_trip_s is None else min(trip_s, state.round_trip_s)
         state = replace(state, round_trip_s=round_trip_s)
         if shortest_s >= _LONG_TRIP_S and not state.doubling:
@@ -217,7 +225,7 @@ class Auto:
         # The shortest trip of a round only falls: where there is no queue by now, the rest of it changes nothing.
         clear = state.doubling and state.limited and self._wanted(state) >= state.window
         if not clear and now_s - began_s < _round_s(shortest_s):
-            return state, "measuring"
+            return state, _MEASURING
         if state.round_trips:
             state = replace(state, round_trip_s=sorted(state.round_trips)[len(state.round_trips) // 4])
         return self._end_of_round(state, now_s)
@@ -229,22 +237,26 @@ class Auto:
     def _allowed_s(self, state: AutoState) -> float:
         return max(self.queue_s, self.queue_share * state.trips[0][1])
 
-    def _end_of_round(self, state: AutoState, now_s: float) -> tuple[AutoState, str]:
+    def _end_of_round(self, state: AutoState, now_s: float) -> tuple[AutoState, Why]:
         window = state.window if state.limited else min(state.window, max(state.peak, self.share))
         wanted = self._wanted(state)
         if wanted < window:
             # By ratio, so that who has many times too much is soon down.
             lowered = max(window * (wanted / window) ** self._step(state), self._least(state, window))
             state = replace(state, window=max(1.0, lowered), doubling=False)
-            return _new_round(state, now_s), "messages queue at the broker: lowered"
+            return _new_round(state, now_s), (ReasonCode.LOWERED, "messages queue at the broker: lowered")
         if not state.limited:
-            return _new_round(state, now_s), "the application is the brake: kept"
+            return _new_round(state, now_s), (
+                ReasonCode.APPLICATION_LIMITED,
+                "the application is the brake: kept",
+            )
         if state.doubling:
             grown, reason = 2.0 * state.window, "the broker keeps up: doubled"
         else:
             grown = min(window + self._step(state) * (wanted - window), _GROWTH * window + self.share / 2.0)
             reason = "the broker keeps up: raised"
-        return _new_round(replace(state, window=min(grown, float(self.max_window))), now_s), reason
+        state = replace(state, window=min(grown, float(self.max_window)))
+        return _new_round(state, now_s), (ReasonCode.RAISED, reason)
 
     def _least(self, state: AutoState, window: float) -> float:
         """What is left of a window at least when it is lowered.
@@ -277,17 +289,17 @@ class Auto:
         lasting = state.pressed_s is not None and now_s - state.pressed_s >= _TRIPS_PRESSED * state.trips[0][1]
         return together and due and lasting and seen.pending > 0.0
 
-    def _draining(self, state: AutoState, now_s: float, trip_s: float) -> tuple[AutoState, str]:
+    def _draining(self, state: AutoState, now_s: float, trip_s: float) -> tuple[AutoState, Why]:
         assert state.drain_until_s is not None
         # One trip may be long by chance: where trips are short there are several.
         if now_s - trip_s < state.drain_until_s or now_s < state.drain_until_s + _SHORTEST_DRAIN_S:
-            return state, "draining"
-        return _new_round(replace(state, drain_until_s=None), now_s), "drained: going on"
+            return state, (ReasonCode.DRAINING, "draining")
+        return _new_round(replace(state, drain_until_s=None), now_s), (ReasonCode.MEASURING, "drained: going on")
 
     def _knee(self, state: AutoState) -> float:
         return state.rates[0][1] * state.trips[0][1] if state.rates and state.trips else 0.0
 
-    def _action(self, state: AutoState, reason: str) -> Action:
+    def _action(self, state: AutoState, why: Why) -> Action:
         window = state.window if state.drain_until_s is None else 1.0
         window = math.floor(clamp(window, 1.0, float(self.max_window)))
         parts = {
@@ -298,7 +310,8 @@ class Auto:
         small = _SMALL_BATCH if state.rates else math.inf
         batch = max(parts["rate"] * _BATCH_S, min(window / _BATCHES_A_WINDOW, small))
         command = Batching(1.0, float(math.ceil(min(batch, window / 2))), 0.0, float(window))
-        return Action(command, parts, saturated=int(window >= self.max_window), reason=reason)
+        code, reason = why
+        return Action(command, parts, int(window >= self.max_window), reason, code)
 
 
 def _new_round(state: AutoState, now_s: float) -> AutoState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flyball.control.step import Sample, Value
+from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 from flyball.errors import InvalidValue
 
 
@@ -68,24 +68,27 @@ def as_scalar(value: Value) -> float:
     return float(value)
 
 
-def why_unusable(sample: Sample) -> str:
-    """The words of a hold.
+def hold_unusable(sample: Sample) -> Action:
+    """A hold for a sample that cannot be computed with; it says what is wrong with the sample.
 
-    >>> why_unusable(Sample(0.0, 1.0, setpoint=400.0, measurement=float("nan")))
-    'the measurement is nan: held'
+    >>> action = hold_unusable(Sample(0.0, 1.0, setpoint=400.0, measurement=float("nan")))
+    >>> action.reason, action.code.name
+    ('the measurement is nan: held', 'HELD_INVALID_SAMPLE')
     """
     if sample.measurement is None:
-        return "no measurement: held"
-    numbers = as_tuple(sample.measurement)
-    if not all(map(math.isfinite, numbers)):
-        return f"the measurement is {sample.measurement}: held"
-    goals = as_tuple(sample.setpoint)
-    if not all(map(math.isfinite, goals)):
-        return f"the set point is {sample.setpoint}: held"
-    return f"set point {sample.setpoint} and measurement {sample.measurement} do not fit this controller: held"
+        return hold("no measurement: held", ReasonCode.HELD_NO_MEASUREMENT)
+    if not all(map(math.isfinite, as_tuple(sample.measurement))):
+        reason = f"the measurement is {sample.measurement}: held"
+    elif not all(map(math.isfinite, as_tuple(sample.setpoint))):
+        reason = f"the set point is {sample.setpoint}: held"
+    else:
+        reason = (
+            f"set point {sample.setpoint} and measurement {sample.measurement} do not fit this controller: held"
+        )
+    return hold(reason, ReasonCode.HELD_INVALID_SAMPLE)
 
 
-OVERFLOW = "the command is not a finite number: held"
+HOLD_NOT_FINITE = hold("the command is not a finite number: held", ReasonCode.HELD_INVALID_COMMAND)
 
 
 def check_finite(owner: object, *names: str) -> None:

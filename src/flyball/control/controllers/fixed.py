@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flyball.control.controllers.common import as_tuple, why_unusable
-from flyball.control.step import Action, Sample, Value, hold, is_usable
+from flyball.control.controllers.common import as_tuple, hold_unusable
+from flyball.control.step import Action, ReasonCode, Sample, Value, is_usable
 from flyball.errors import InvalidValue
 
 
@@ -46,5 +46,5 @@ class Fixed:
 
     def step(self, state: FixedState, sample: Sample) -> tuple[FixedState, Action]:
         if not is_usable(sample.measurement) or not is_usable(sample.setpoint):
-            return state, hold(why_unusable(sample))
-        return state, Action(state.command, reason="fixed")
+            return state, hold_unusable(sample)
+        return state, Action(state.command, reason="fixed", code=ReasonCode.OPEN_LOOP)

@@ -16,7 +16,7 @@ from flyball.control.controllers.common import (
     check_whole,
 )
 from flyball.control.controllers.pid import Pid, PidState
-from flyball.control.step import Action, Sample, Value
+from flyball.control.step import Action, ReasonCode, Sample, Value
 from flyball.errors import InvalidValue
 
 
@@ -98,7 +98,8 @@ class GainScheduled:
         if action.command is None:
             return after, action
         reason = f"gains of the region from {region.above:g}" + (" (switched)" if switched else "")
-        return after, Action(action.command, action.parts, action.saturated, reason)
+        code = ReasonCode.GAINS_CHANGED if switched else ReasonCode.UNSPECIFIED
+        return after, Action(action.command, action.parts, action.saturated, reason, action.code or code)
 
     def _region(self, current: int | None, sample: Sample) -> int:
         quantity = self._quantity(sample)

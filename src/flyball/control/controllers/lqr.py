@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or_vector,
     as_tuple,
     check_matrix,
+    hold_unusable,
     vector_error,
-    why_unusable,
 )
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, Sample, Value
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Lqr:
         error = vector_error(sample, len(self.ki[0]))
         held = LqrState(in_force, under_way, integral)
         if error is None or sample.measurement is None:
-            return held, hold(why_unusable(sample))
+            return held, hold_unusable(sample)
         fed_back = _product(self.ky, as_tuple(sample.measurement))
         if self.ku:
             on_commands = _product(self.ku, tuple(u for block in under_way for u in block))
@@ -108,7 +108,7 @@ class Lqr:
         integral = tuple(i + step for i, step in zip(integral, _product(self.ki, error), strict=True))
         command = tuple(i - f for i, f in zip(integral, fed_back, strict=True))
         if not all(map(math.isfinite, command)):
-            return held, hold(OVERFLOW)
+            return held, HOLD_NOT_FINITE
         return LqrState(command, under_way, integral), Action(command, _parts(integral, fed_back))
 
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from flyball.control.controllers.common import OVERFLOW, as_scalar, check_finite, scalar_error, why_unusable
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.controllers.common import (
+    HOLD_NOT_FINITE,
+    as_scalar,
+    check_finite,
+    hold_unusable,
+    scalar_error,
+)
+from flyball.control.step import Action, Sample, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +57,9 @@ class P:
     def step(self, state: PState, sample: Sample) -> tuple[PState, Action]:
         error = scalar_error(sample)
         if error is None:
-            return state, hold(why_unusable(sample))
+            return state, hold_unusable(sample)
         p = self.kp * error
         command = state.bias + p
         if not math.isfinite(command):
-            return state, hold(OVERFLOW)
+            return state, HOLD_NOT_FINITE
         return state, Action(command, {"bias": state.bias, "p": p})

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass, field
 
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
     check_finite,
+    hold_unusable,
     scalar_error,
-    why_unusable,
 )
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, Sample, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Pi:
     def step(self, state: PiState, sample: Sample) -> tuple[PiState, Action]:
         error = scalar_error(sample)
         if error is None:
-            return state, hold(why_unusable(sample))
+            return state, hold_unusable(sample)
         p = self.kp * error
         in_force = applied_or(sample, state.command)
         before = in_force - p if state.integral is None else state.integral + (in_force - state.command)
         integral = before + self.ki * error
         command = p + integral
         if not math.isfinite(command):
-            return state, hold(OVERFLOW)
+            return state, HOLD_NOT_FINITE
         return PiState(command, integral), Action(command, {"p": p, "i": integral})

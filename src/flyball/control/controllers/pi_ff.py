@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass, field
 
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
     check_finite,
     check_finite_tuple,
+    hold_unusable,
     scalar_error,
-    why_unusable,
 )
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, Sample, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class PiFf:
         seen = self._see(state.seen, sample.disturbances)
         error = scalar_error(sample)
         if error is None:
-            return PiFfState(state.command, state.integral, seen), hold(why_unusable(sample))
+            return PiFfState(state.command, state.integral, seen), hold_unusable(sample)
         ff = self.setpoint_gain * as_scalar(sample.setpoint)
         for gain, disturbance in zip(self.disturbance_gains, seen, strict=True):
             if disturbance is not None:
@@ -81,7 +81,7 @@ class PiFf:
         integral = before + self.ki * error
         command = ff + p + integral
         if not math.isfinite(command):
-            return state, hold(OVERFLOW)
+            return state, HOLD_NOT_FINITE
         return PiFfState(command, integral, seen), Action(command, {"ff": ff, "p": p, "i": integral})
 
     def _see(self, before: tuple[float | None, ...], now: tuple[float, ...]) -> tuple[float | None, ...]:

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
     check_between,
     check_choice,
     check_finite,
+    hold_unusable,
     scalar_error,
-    why_unusable,
 )
 from flyball.control.filters import ewma
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, Sample, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Pid:
     def step(self, state: PidState, sample: Sample) -> tuple[PidState, Action]:
         error = scalar_error(sample)
         if error is None:
-            return PidState(state.command, state.integral), hold(why_unusable(sample))
+            return PidState(state.command, state.integral), hold_unusable(sample)
         signal = error if self.derivative_on == "error" else error - as_scalar(sample.setpoint)
         slope = 0.0 if state.previous is None else self.kd * (signal - state.previous)
         p, d = self.kp * error, ewma(state.derivative, slope, self.derivative_filter)
@@ -84,5 +84,5 @@ class Pid:
         integral = before + self.ki * error
         command = p + integral + d
         if not math.isfinite(command):
-            return PidState(state.command, state.integral), hold(OVERFLOW)
+            return PidState(state.command, state.integral), HOLD_NOT_FINITE
         return PidState(command, integral, signal, d), Action(command, {"p": p, "i": integral, "d": d})

@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass, field
 
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
     check_between,
+    hold_unusable,
     scalar_error,
-    why_unusable,
 )
 from flyball.control.limits import clamp
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +59,21 @@ class ProportionalRule:
 
     def step(self, state: ProportionalRuleState, sample: Sample) -> tuple[ProportionalRuleState, Action]:
         if scalar_error(sample) is None or sample.measurement is None:
-            return state, hold(why_unusable(sample))
+            return state, hold_unusable(sample)
         goal, measured = as_scalar(sample.setpoint), as_scalar(sample.measurement)
         if goal < 0.0 or measured < 0.0 or goal == measured == 0.0:
-            return state, hold(f"goal {goal:g} over measurement {measured:g} is no factor: held")
+            return state, hold(
+                f"goal {goal:g} over measurement {measured:g} is no factor: held", ReasonCode.HELD_INVALID_SAMPLE
+            )
         base = applied_or(sample, state.command)
         ratio = goal / measured if measured > 0.0 else math.inf
         if abs(ratio - 1.0) <= self.tolerance:
-            return ProportionalRuleState(base), Action(base, reason=f"within the tolerance of {self.tolerance:g}")
+            return ProportionalRuleState(base), Action(
+                base, reason=f"within the tolerance of {self.tolerance:g}", code=ReasonCode.WITHIN_TOLERANCE
+            )
         factor = clamp(ratio, 1.0 / self.greatest_factor, self.greatest_factor)
         command = max(base, self.least) * factor
         if not math.isfinite(command):
-            return state, hold(OVERFLOW)
+            return state, HOLD_NOT_FINITE
         reason = f"goal over measurement is {ratio:g}" + ("" if factor == ratio else f", taken as {factor:g}")
         return ProportionalRuleState(command), Action(command, {"base": base, "factor": factor}, reason=reason)

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from flyball.control.controllers.common import check_between, check_choice, check_whole, why_unusable
+from flyball.control.controllers.common import check_between, check_choice, check_whole, hold_unusable
 from flyball.control.controllers.publishing import Batching, Measured, batching, measured
 from flyball.control.filters import ewma
 from flyball.control.limits import clamp
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, ReasonCode, Sample, Value
 from flyball.errors import InvalidValue
 
 
@@ -84,14 +84,14 @@ class S4:
     def step(self, state: S4State, sample: Sample) -> tuple[S4State, Action]:
         seen = measured(sample)
         if seen is None:
-            return state, hold(why_unusable(sample))
+            return state, hold_unusable(sample)
         state = replace(state, arrivals=state.arrivals + max(0.0, seen.arrivals))
         if seen.transfer_s > 0.0 and seen.in_flight > 0.0:
             rate = min(seen.in_flight / seen.transfer_s, 1e12)
             state = replace(state, capacity=ewma(state.capacity, rate, self.gamma))
         if seen.short_poll > 0.0 or seen.handed_s >= 0.0:
             state = self._estimate_load(state, sample.time)
-        batch, reason = self._batch(state, seen)
+        batch, code, reason = self._batch(state, seen)
         poll_s = state.poll_s
         if seen.handed_s >= 0.0:
             poll_s = clamp(self.beta * seen.handed_s, self.poll_min_s, self.poll_max_s)
@@ -100,7 +100,7 @@ class S4:
         n = math.floor(state.batch)
         parts = {"N": float(n), "N_max": min(most, 1e12), "load": state.load or 0.0, "eta": state.capacity or 0.0}
         command = Batching(float(n), float(n), poll_s, float(max(self.workers, 1)))
-        return state, Action(tuple(command), parts, saturated=int(batch > most), reason=reason)
+        return state, Action(tuple(command), parts, int(batch > most), reason, code)
 
     def _estimate_load(self, state: S4State, time_s: float) -> S4State:
         if state.since_s is None or time_s <= state.since_s:
@@ -108,14 +108,14 @@ class S4:
         load = ewma(state.load, min(state.arrivals / (time_s - state.since_s), 1e12), self.alpha)
         return replace(state, load=load, since_s=time_s, arrivals=0.0)
 
-    def _batch(self, state: S4State, seen: Measured) -> tuple[float, str]:
+    def _batch(self, state: S4State, seen: Measured) -> tuple[float, ReasonCode, str]:
         if seen.short_poll > 0.0:
-            return state.batch / 2.0, "fewer than N messages at the poll: N halved"
+            return state.batch / 2.0, ReasonCode.LOWERED, "fewer than N messages at the poll: N halved"
         if seen.handed_s < 0.0:
-            return state.batch, "a transfer was confirmed"
+            return state.batch, ReasonCode.UNCHANGED, "a transfer was confirmed"
         if seen.handed_s <= state.poll_s:
-            return state.batch + 1.0, "handed over within the polling interval: N + 1"
-        return state.batch - 1.0, "the hand-over took longer than the polling interval: N − 1"
+            return state.batch + 1.0, ReasonCode.RAISED, "handed over within the polling interval: N + 1"
+        return state.batch - 1.0, ReasonCode.LOWERED, "the hand-over took longer than the polling interval: N − 1"
 
     def _ceiling(self, state: S4State) -> float:
         """N_max; without any estimate yet nothing is known that could limit N."""

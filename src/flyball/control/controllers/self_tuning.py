@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
     check_between,
@@ -21,7 +21,7 @@ from flyball.control.models import Arx
 from flyball.control.placement import pair_of, place
 from flyball.control.recursive import Rls, RlsState
 from flyball.control.signals import Limits, prbs
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, ReasonCode, Sample, Value
 from flyball.control.verify import verify
 from flyball.errors import InvalidValue
 
@@ -132,10 +132,12 @@ class SelfTuning:
         probe = self.probe * _probing()[state.samples % _PROBE_PERIOD] if self.probe else 0.0
         command = as_scalar(action.command) + probe
         if not math.isfinite(command):
-            return self._after(kp, ki, memory, state.command, state.probe, learnt), hold(OVERFLOW)
+            return self._after(kp, ki, memory, state.command, state.probe, learnt), HOLD_NOT_FINITE
         parts = {**action.parts, "probe": probe} if probe else action.parts
         reason = f"new gains kp={kp:.4g}, ki={ki:.4g}, {verdict}" if swapped else ""
-        return self._after(kp, ki, memory, command, probe, learnt), Action(command, parts, reason=reason)
+        return self._after(kp, ki, memory, command, probe, learnt), Action(
+            command, parts, reason=reason, code=ReasonCode.GAINS_CHANGED if swapped else ReasonCode.UNSPECIFIED
+        )
 
     @staticmethod
     def _after(

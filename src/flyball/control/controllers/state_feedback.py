@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass, field
 
 from flyball.control.controllers.common import (
-    OVERFLOW,
+    HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
     check_finite,
     check_finite_tuple,
+    hold_unusable,
     scalar_error,
-    why_unusable,
 )
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, Sample, Value
 from flyball.errors import InvalidValue
 
 
@@ -75,7 +75,7 @@ class StateFeedback:
         error = scalar_error(sample)
         if error is None or sample.measurement is None:
             held = StateFeedbackState(in_force, under_way, state.outputs, integral)
-            return held, hold(why_unusable(sample))
+            return held, hold_unusable(sample)
         measured = as_scalar(sample.measurement)
         # at the start the past is taken to equal the present: a plant at rest
         past = state.outputs or (measured,) * len(self.ky)
@@ -86,6 +86,6 @@ class StateFeedback:
         after = before + self.ki * error
         command = after + on_outputs + on_commands
         if not math.isfinite(command):
-            return StateFeedbackState(in_force, under_way, state.outputs, integral), hold(OVERFLOW)
+            return StateFeedbackState(in_force, under_way, state.outputs, integral), HOLD_NOT_FINITE
         parts = {"i": after, "y": on_outputs, "u": on_commands}
         return StateFeedbackState(command, under_way, outputs, after), Action(command, parts)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from flyball.control.controllers.common import check_between, check_whole, why_unusable
+from flyball.control.controllers.common import check_between, check_whole, hold_unusable
 from flyball.control.controllers.publishing import Batching, batching, measured
-from flyball.control.step import Action, Sample, Value, hold
+from flyball.control.step import Action, ReasonCode, Sample, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +46,5 @@ class Static:
 
     def step(self, state: StaticState, sample: Sample) -> tuple[StaticState, Action]:
         if measured(sample) is None:
-            return state, hold(why_unusable(sample))
-        return state, Action(state.command, {"N": state.command[1]}, reason="static")
+            return state, hold_unusable(sample)
+        return state, Action(state.command, {"N": state.command[1]}, reason="static", code=ReasonCode.OPEN_LOOP)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball.control.controllers.common import as_tuple, check_between
-from flyball.control.step import Action, Controller, Sample, Value, hold, is_usable
-from flyball.control.wrappers.common import check_inner, same_shape, seen
+from flyball.control.controllers.common import HOLD_NOT_FINITE, as_tuple, check_between
+from flyball.control.step import Action, Controller, Sample, Value, is_usable
+from flyball.control.wrappers.common import check_inner, hold_invalid, same_shape, seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,18 @@ class Bumpless:
             return BumplessState(inner, state.start, state.offset), action
         if not is_usable(wanted) or len(as_tuple(wanted)) != len(state.offset):
             kept = BumplessState(inner, state.start, state.offset)
-            return kept, hold(f"the controller asked for {wanted}: held")
+            return kept, hold_invalid(wanted)
         if state.start is None or not same_shape(state.start, wanted):
             offset = tuple(self.fade * d for d in state.offset)
         else:
             offset = tuple(s - w for s, w in zip(as_tuple(state.start), as_tuple(wanted), strict=True))
         command = _add(wanted, offset)
         if not is_usable(command):
-            return BumplessState(inner, state.start, state.offset), hold("the gap is not a finite number: held")
+            return BumplessState(inner, state.start, state.offset), HOLD_NOT_FINITE
         parts = {**action.parts, "transfer": offset[0]} if len(offset) == 1 else action.parts
-        return BumplessState(inner, None, offset), Action(command, parts, action.saturated, action.reason)
+        return BumplessState(inner, None, offset), Action(
+            command, parts, action.saturated, action.reason, action.code
+        )
 
 
 def _add(value: Value, offset: tuple[float, ...]) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flyball.control.step import Controller, Sample, Value, is_usable
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold, is_usable
 from flyball.errors import InvalidValue
 
 
@@ -18,6 +18,21 @@ def with_applied(sample: Sample, let_through: Value) -> Sample:
 def seen(sample: Sample, measurement: Value | None, applied: Value | None) -> Sample:
     """The sample with another measurement and applied command (`replace` costs three times as much)."""
     return Sample(sample.time, sample.dt, sample.setpoint, measurement, applied, sample.disturbances)
+
+
+def hold_invalid(wanted: Value) -> Action:
+    """A hold for a command that must not reach an actuator; only a foreign controller asks for one."""
+    return hold(f"the controller asked for {wanted}: held", ReasonCode.HELD_INVALID_COMMAND)
+
+
+def limited(action: Action, command: Value, cut: int, reason: str, code: ReasonCode) -> Action:
+    """The action with the command that a limit let through; what the controller said of its step comes first."""
+    reason = f"{action.reason}; {reason}" if action.reason else reason
+    return Action(command, action.parts, cut, reason, action.code or code)
+
+
+def saturation_code(cut: int) -> ReasonCode:
+    return ReasonCode.SATURATED_LOW if cut < 0 else ReasonCode.SATURATED_HIGH
 
 
 def check_inner(owner: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flyball.control.controllers.common import as_tuple, check_between, vector_error
-from flyball.control.step import Action, Controller, Sample, Value, hold
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold
 from flyball.control.wrappers.common import check_inner, seen
 
 
@@ -46,6 +46,8 @@ class DeadBand:
         error = vector_error(sample, size)
         if error and max(map(abs, error)) <= self.width:
             inner, _ = self.inner.step(state.inner, seen(sample, None, sample.applied))
-            return DeadBandState(inner), hold(f"the error is within the dead band of {self.width:g}: held")
+            return DeadBandState(inner), hold(
+                f"the error is within the dead band of {self.width:g}: held", ReasonCode.WITHIN_TOLERANCE
+            )
         inner, action = self.inner.step(state.inner, sample)
         return DeadBandState(inner), action

@@ -14,8 +14,8 @@ from typing import Any
 
 from flyball.control.controllers.common import as_tuple
 from flyball.control.limits import clamp
-from flyball.control.step import Action, Controller, Sample, Value, hold, is_usable
-from flyball.control.wrappers.common import check_inner, seen
+from flyball.control.step import Action, Controller, Sample, Value, is_usable
+from flyball.control.wrappers.common import check_inner, hold_invalid, seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +93,9 @@ class Dither:
         numbers = as_tuple(wanted)
         if not is_usable(wanted) or len(numbers) != len(state.residues):
             kept = DitherWrapperState(inner, state.wanted, state.given, state.residues)
-            return kept, hold(f"the controller asked for {wanted}: held")
+            return kept, hold_invalid(wanted)
         pairs = [dither_step(residue, number) for residue, number in zip(state.residues, numbers, strict=True)]
         whole = tuple(float(out) for _, out in pairs)
         given: Value = whole if isinstance(wanted, tuple) else whole[0]
         after = DitherWrapperState(inner, wanted, given, tuple(residue for residue, _ in pairs))
-        return after, Action(given, action.parts, action.saturated, action.reason)
+        return after, Action(given, action.parts, action.saturated, action.reason, action.code)

@@ -6,8 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flyball.control.limits import clamp_value
-from flyball.control.step import Action, Controller, Sample, Value, hold, is_usable
-from flyball.control.wrappers.common import check_inner, same_shape, with_applied
+from flyball.control.step import Action, Controller, Sample, Value, is_usable
+from flyball.control.wrappers.common import (
+    check_inner,
+    hold_invalid,
+    limited,
+    same_shape,
+    saturation_code,
+    with_applied,
+)
 from flyball.errors import InvalidValue
 
 
@@ -73,9 +80,9 @@ class Saturation:
         if not is_usable(wanted) or not same_shape(
             wanted, state.command
         ):  # only a foreign controller would: never pass it to a knob
-            return SaturationState(inner, state.command), hold(f"the controller asked for {wanted}: held")
+            return SaturationState(inner, state.command), hold_invalid(wanted)
         command, cut = clamp_value(wanted, self.low, self.high)
         if cut:
             reason = f"limited to {command} (wanted {wanted})"
-            action = Action(command, action.parts, cut, f"{action.reason}; {reason}" if action.reason else reason)
+            action = limited(action, command, cut, reason, saturation_code(cut))
         return SaturationState(inner, command), action

@@ -8,8 +8,8 @@ from typing import Any
 
 from flyball.control.controllers.common import check_between
 from flyball.control.limits import slew_value
-from flyball.control.step import Action, Controller, Sample, Value, hold, is_usable
-from flyball.control.wrappers.common import check_inner, same_shape, with_applied
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, is_usable
+from flyball.control.wrappers.common import check_inner, hold_invalid, limited, same_shape, with_applied
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class Slew:
         applied = sample.applied
         before = state.command if applied is None or not same_shape(applied, wanted) else applied
         if not is_usable(wanted) or not same_shape(before, wanted):
-            return SlewState(inner, state.command), hold(f"the controller asked for {wanted}: held")
+            return SlewState(inner, state.command), hold_invalid(wanted)
         command, cut = slew_value(before, wanted, self.rise, self.fall)
         if cut:
             reason = f"slowed to {command} (wanted {wanted})"
-            action = Action(command, action.parts, cut, f"{action.reason}; {reason}" if action.reason else reason)
+            action = limited(action, command, cut, reason, ReasonCode.SLEW_LIMITED)
         return SlewState(inner, command), action

@@ -36,7 +36,7 @@ class ParquetSink:
         pa = self._arrow
         text, real, whole = pa.string(), pa.float64(), pa.int64()
         kinds = dict.fromkeys(Row._fields, real)
-        kinds |= {"loop": text, "mode": text, "parts": text, "reason": text, "alert": text, "frozen": pa.bool_()}
+        kinds |= dict.fromkeys(("loop", "mode", "parts", "reason", "alert", "code"), text) | {"frozen": pa.bool_()}
         kinds |= {"axis": whole, "saturated": whole, "missed": whole}
         self._schema = pa.schema(list(kinds.items()))
 

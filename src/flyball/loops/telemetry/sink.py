@@ -45,6 +45,7 @@ class Row(NamedTuple):
     parts: str
     reason: str
     alert: str
+    code: str
 
 
 def rows(receipt: Receipt) -> Iterator[Row]:
@@ -70,6 +71,7 @@ def rows(receipt: Receipt) -> Iterator[Row]:
             parts,
             receipt.reason,
             receipt.alert,
+            receipt.code.value,
         )
 
 

@@ -33,9 +33,12 @@ class SqliteSink:
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._connection.execute("PRAGMA journal_mode=WAL")
         self._connection.execute("PRAGMA synchronous=NORMAL")
-        self._connection.execute(
-            f"CREATE TABLE IF NOT EXISTS receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, {_COLUMNS})"
-        )
+        with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")  # other processes may open the same file at this moment
+            self._connection.execute(
+                f"CREATE TABLE IF NOT EXISTS receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, {_COLUMNS})"
+            )
+            self._add_missing_columns()
 
     def write(self, receipts: Sequence[Receipt]) -> None:
         flat = [row for receipt in receipts for row in rows(receipt)]
@@ -46,6 +49,13 @@ class SqliteSink:
                 "DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (self._max_rows,)
             )
             self.dropped += gone.rowcount
+
+    def _add_missing_columns(self) -> None:
+        """A file of an earlier version has fewer columns; in the rows it holds, the new ones are NULL."""
+        present = {name for _, name, *_ in self._connection.execute("PRAGMA table_info(receipts)")}
+        for name in Row._fields:
+            if name not in present:
+                self._connection.execute(f'ALTER TABLE receipts ADD COLUMN "{name}"')
 
     def flush(self) -> None:
         """Nothing is held back: every write is committed."""
