@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
 
 from flyball.consumer.consumer import Consumer
-from flyball.consumer.handling import Handler
+from flyball.consumer.handler import Handler, check_handler
 from flyball.consumer.policy import parse_goal
 from flyball.consumer.profiles import Profile, Profiled
 from flyball.errors import InvalidValue
@@ -156,6 +156,7 @@ def load_handler(name: str) -> Handler:
         found = getattr(found, part)
     if not callable(found):
         raise InvalidValue(f"the handler {name!r} is {found!r}, not a function of one message")
+    check_handler(found)
     handler: Handler = found
     return handler
 

@@ -18,7 +18,8 @@ from flyball.brokers import connect
 from flyball.brokers.port import Broker, Receiver, Start
 from flyball.consumer.asked import check_wishes, place
 from flyball.consumer.dead_letters import DeadLetters
-from flyball.consumer.handling import Handler, Handling, is_async
+from flyball.consumer.handler import Handler, check_handler
+from flyball.consumer.handling import Handling
 from flyball.consumer.idempotent import Finished
 from flyball.consumer.policy import WINDOW_LIMITS, Goal, Regulator, RetryPolicy, Seen, parse_goal
 from flyball.consumer.receiving import receive_until
@@ -34,10 +35,11 @@ class Consumer:
     """Consumes a queue, or a channel as a member of a group.
 
     `handler` takes a `Message`; a coroutine function runs on the event loop, any other in one of `concurrency`
-    threads. It may raise: the message is then tried again `retries` times with growing pauses, and after that
-    goes to the channel `dead_letter` (default: the queue's name and ".dead"; "broker": refused without requeueing,
-    for a queue that has a dead-letter exchange). `handler_timeout_s` ends a coroutine; a thread cannot be ended,
-    its message counts as failed and the thread is replaced.
+    threads; if what it returns can be awaited, that is awaited as part of the handling. It may raise: the message
+    is then tried again `retries` times with growing pauses, and after that goes to the channel `dead_letter`
+    (default: the queue's name and ".dead"; "broker": refused without requeueing, for a queue that has a
+    dead-letter exchange). `handler_timeout_s` ends a coroutine; a thread cannot be ended, its message counts as
+    failed and the thread is replaced.
 
     `goal` is "rate=400", "capacity", "latency=0.5", "drain-by=60" or an object of `flyball.consumer.goals`;
     without one the window is fixed at `window`. `controller` is a name of the catalogue, a config
@@ -80,7 +82,7 @@ class Consumer:
     ) -> None:
         self._place = place(queue, channel, group)
         self._url, self._handler, self._start = url, handler, start
-        is_async(handler)  # refuses what cannot be called
+        check_handler(handler)
         wanted = None if goal is None else parse_goal(goal)
         check_wishes(
             wanted,

@@ -8,25 +8,23 @@ again: the connection was lost between the handler and the acknowledgement.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from flyball.brokers.dedup import FinishedIds
 from flyball.brokers.port import BrokerError, Delivery, Message, Receiver
+from flyball.consumer.handler import Handler, is_async, pending
 from flyball.consumer.idempotent import Finished
 from flyball.consumer.policy import RetryPolicy, after_failure
 from flyball.consumer.sensing import Sensing
 from flyball.consumer.workers import Workers
-from flyball.errors import InvalidValue
 
 log = logging.getLogger("flyball.consumer")
 
-Handler: TypeAlias = Callable[[Message], Any] | Callable[[Message], Awaitable[Any]]
 Bury: TypeAlias = Callable[[Message], Awaitable[None]]
 
 _BURY_AGAIN_S = 1.0
@@ -171,28 +169,30 @@ class Handling:
     async def _call(self, delivery: Delivery, *, first: bool) -> BaseException | None:
         if first:
             self._sensing.handed += 1
-        limit = None if self._timeout_s is None else asyncio.timeout(self._timeout_s)
+        limit = asyncio.timeout(self._timeout_s)
         try:
-            if limit is None:
+            async with limit:
                 await self._invoke(delivery.message)
-            else:
-                async with limit:
-                    await self._invoke(delivery.message)
         except TimeoutError as error:
-            if limit is None or not limit.expired():
-                return error  # the handler's own: its thread is free again
-            if self._workers is not None:
-                self._workers.replace_one()
-            return TimeoutError(f"the handler took longer than {self._timeout_s} s")
+            return TimeoutError(f"the handler took longer than {self._timeout_s} s") if limit.expired() else error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # the consumer stops
+            return RuntimeError("what the handler waited for was cancelled")
         except Exception as error:  # noqa: BLE001 – a handler may raise anything; its message is tried again
             return error
         return None
 
-    def _invoke(self, message: Message) -> Awaitable[Any]:
-        if self._workers is not None:
-            return self._workers.call(self._handler, message)
-        answer: Awaitable[Any] = self._handler(message)
-        return answer
+    async def _invoke(self, message: Message) -> None:
+        """Call the handler and wait for what it started: whatever it returns that can be awaited is awaited."""
+        if self._workers is None:
+            result = self._handler(message)
+        else:
+            result = await self._workers.call(self._handler, message)
+        before = None
+        while result is not before and (work := pending(result)) is not None:
+            before, result = result, await work  # some objects return themselves
 
     async def _dead_letter(self, delivery: Delivery, reason: str) -> bool:
         """Store it there, however long that takes; dropped it is never."""
@@ -251,12 +251,5 @@ _GIVEN_BACK = BaseException("given back")
 DEFAULT_THREADS = 32
 
 
-def is_async(handler: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await."""
-    if not callable(handler):
-        raise InvalidValue(f"a handler is a function of one message, got {handler!r}")
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
-
-
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

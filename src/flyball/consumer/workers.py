@@ -1,8 +1,8 @@
 """Threads for handlers that block: a fixed number, and none of them keeps the program from ending.
 
 The standard pool waits at exit for every thread, so one handler that hangs would hang the whole program; these
-threads are daemons. A thread that is lost to a hung handler is replaced once the handler's time limit is over, so
-the others keep their capacity; it ends by itself when the handler comes back.
+threads are daemons. A thread that is lost to a hung handler is replaced when nobody waits for the handler any more
+(its time limit is over), so the others keep their capacity; it ends by itself when the handler comes back.
 """
 
 from __future__ import annotations
@@ -11,12 +11,22 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from flyball.answers import answer, outcome_of
 from flyball.errors import InvalidValue
 
-Job: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
+
+class _Job:
+    """A call for a thread; `began` and `abandoned` (nobody waits for it any more) change under the pool's lock."""
+
+    __slots__ = ("abandoned", "arguments", "began", "function", "future")
+
+    def __init__(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], future: asyncio.Future[Any]
+    ) -> None:
+        self.function, self.arguments, self.future = function, arguments, future
+        self.began = self.abandoned = False
 
 
 class Workers:
@@ -25,9 +35,8 @@ class Workers:
     def __init__(self, threads: int) -> None:
         if threads < 1:
             raise InvalidValue(f"a pool has threads from 1, got {threads}")
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads = threads
-        self._lost = 0
         self._lock = threading.Lock()
         for _ in range(threads):
             self._start()
@@ -37,14 +46,20 @@ class Workers:
 
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._jobs.put((function, arguments, future))
-        return await future
+        job = _Job(function, arguments, future)
+        self._jobs.put(job)
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                self._abandon(job)
 
-    def replace_one(self) -> None:
-        """A call is taking too long to be counted on: start a thread in its place."""
+    def _abandon(self, job: _Job) -> None:
         with self._lock:
-            self._lost += 1
-        self._start()
+            job.abandoned = True
+            lost = job.began
+        if lost:
+            self._start()  # in place of the thread that is still busy with it
 
     def close(self) -> None:
         for _ in range(self._threads):
@@ -52,16 +67,19 @@ class Workers:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            function, arguments, future = job
-            if future.cancelled():
+            if not self._begin(job):
                 continue
-            answer([future], [outcome_of(function, *arguments)])
-            if future.cancelled() and self._was_lost():
+            outcome = outcome_of(job.function, *job.arguments)
+            if not self._end(job):
                 return  # another thread has taken this one's place
+            answer([job.future], [outcome])
 
-    def _was_lost(self) -> bool:
+    def _begin(self, job: _Job) -> bool:
         with self._lock:
-            if self._lost == 0:
-                return False
-            self._lost -= 1
-            return True
+            job.began = not job.abandoned
+            return job.began
+
+    def _end(self, job: _Job) -> bool:
+        with self._lock:
+            job.began = False
+            return not job.abandoned
