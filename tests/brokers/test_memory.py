@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from flyball.brokers import Broker, Message, connect
-from flyball.brokers.port import Blocked
+from flyball.brokers.port import Blocked, NoSuchChannel
 from flyball.errors import InvalidValue
 from flyball.testing.broker_contract import BrokerContract, ids, numbered, records
 
@@ -50,6 +50,28 @@ def test_a_full_queue_gives_up_after_the_stated_time() -> None:
             receiver = await broker.receiver("jobs")
             await receiver.ack(*await receiver.receive())
             assert not sender.blocked
+
+    asyncio.run(scenario())
+
+
+def test_a_full_queue_that_was_deleted_and_declared_again_takes_messages() -> None:
+    async def scenario() -> None:
+        async with await connect("memory://") as broker:
+            await broker.declare("jobs", max_bytes=100)
+            sender = await broker.sender("jobs")
+            await sender.send_batch([Message(bytes(100))])
+            blocked = [sender.blocked]
+            waiting = asyncio.create_task(sender.send_batch(numbered(1)))
+            await asyncio.sleep(0.01)
+            await broker.delete("jobs")
+            assert [*blocked, sender.blocked] == [True, False]
+            with pytest.raises(NoSuchChannel, match="'jobs'"):
+                await waiting
+            await broker.declare("jobs", max_bytes=100)
+            sent = numbered(3)
+            assert all(result.ok for result in await sender.send_batch(sent))
+            receiver = await broker.receiver("jobs")
+            assert ids(await receiver.receive()) == ids(sent)
 
     asyncio.run(scenario())
 

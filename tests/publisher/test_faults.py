@@ -1,4 +1,4 @@
-"""A publisher and a RabbitMQ in trouble: frozen, killed, out of memory, behind a network that stalls.
+"""A publisher and a broker in trouble: frozen, killed, out of memory, behind a network that stalls.
 
 In each case the program goes on publishing meanwhile. Nothing accepted is lost, nothing dropped, what waits stays
 within its bounds, and afterwards it goes on by itself.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from flyball import Publisher
 from flyball.brokers import connect
+from flyball.brokers.port import Kind
+from flyball.servers import ServerMissing
+from flyball.servers.kafka import KafkaServer
 from flyball.servers.proxy import FaultProxy
 from flyball.servers.rabbitmq import RabbitMqNode, installed
-
-pytestmark = pytest.mark.skipif(
-    not installed(), reason="needs a broker of its own to harm: apt-get install rabbitmq-server"
-)
 
 BUFFER = 20
 MAX_BYTES = 60_000
@@ -29,8 +29,46 @@ BODY = bytes(1000)
 @pytest.fixture(scope="module")
 def node() -> Iterator[RabbitMqNode]:
     """A node that these tests may kill, freeze and starve; each leaves it running."""
-    with RabbitMqNode(plugins=()) as node:
+    if not installed():
+        pytest.skip("needs a broker of its own to harm: apt-get install rabbitmq-server")
+    with RabbitMqNode(plugins=("rabbitmq_stream",)) as node:
+        asyncio.run(declare_log(node.stream_url))
+        node.await_registered("rabbit_stream_coordinator")  # killed before, it would forget its streams
         yield node
+
+
+async def declare_log(url: str) -> None:
+    async with await connect(url) as broker:
+        await broker.declare("first", "log")
+
+
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[KafkaServer]:
+    server = KafkaServer()
+    try:
+        server.start()
+    except ServerMissing as reason:
+        pytest.skip(f"needs a broker of its own to harm: {reason}")
+    with server:
+        yield server
+
+
+@dataclass(frozen=True)
+class Site:
+    """A broker to harm and where to publish on it."""
+
+    server: RabbitMqNode | KafkaServer
+    url: str
+    kind: Kind
+
+
+@pytest.fixture(params=["queue", "stream", "kafka"])
+def site(request: pytest.FixtureRequest) -> Site:
+    if request.param == "kafka":
+        kafka: KafkaServer = request.getfixturevalue("own_kafka")
+        return Site(kafka, kafka.url, "log")
+    node: RabbitMqNode = request.getfixturevalue("node")
+    return Site(node, node.amqp_url, "queue") if request.param == "queue" else Site(node, node.stream_url, "log")
 
 
 class Program:
@@ -78,15 +116,32 @@ async def arrived(url: str, queue: str, expected: set[str]) -> list[str]:
     return found
 
 
+async def stored(url: str, log: str) -> list[str]:
+    """Ids in the order of a log, repeats included."""
+    async with await connect(url) as broker:
+        first, end = await broker.bounds(log, 0)
+        found = [record.message.id async for chunk in broker.read(log, 0, first, end) for record in chunk]
+        await broker.delete(log)
+    return found
+
+
 async def published_through(
-    url: str, node: RabbitMqNode, outbox: Path, queue: str, begin: Callable[[], object], end: Callable[[], object]
+    site: Site,
+    outbox: Path,
+    channel: str,
+    begin: Callable[[], object],
+    end: Callable[[], object],
+    *,
+    via: str = "",
+    fails: bool = False,
 ) -> None:
-    """Publish before, during and after the trouble; during it the bounds are reached and hold."""
+    """Publish before, during and after the trouble; during it the bounds are reached and hold. `fails`: it lasts
+    until what was on its way has failed."""
     async with Publisher(
-        url,
-        channel=queue,
+        via or site.url,
+        channel=channel,
         outbox=outbox,
-        declare="queue",
+        declare=site.kind,
         buffer=BUFFER,
         max_bytes=MAX_BYTES,
         close_timeout_s=600.0,
@@ -98,6 +153,8 @@ async def published_through(
         await asyncio.to_thread(begin)
         try:
             while program.most_bytes < 0.9 * MAX_BYTES or program.most_buffered < BUFFER:
+                await asyncio.sleep(0.01)
+            while fails and not publisher.trouble:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(1.5)
             assert not running.done()
@@ -114,21 +171,25 @@ async def published_through(
     assert program.most_bytes <= MAX_BYTES
     assert counters.dropped == counters.refused == counters.rejected == counters.waiting == 0
     assert counters.accepted == len(program.accepted) == counters.confirmed
-    found = await arrived(node.amqp_url, queue, set(program.accepted))
-    assert set(found) == set(program.accepted)
+    accepted = set(program.accepted)
+    found = await arrived(site.url, channel, accepted) if site.kind == "queue" else await stored(site.url, channel)
+    assert set(found) == accepted
 
 
-def test_a_frozen_broker_that_comes_back(node: RabbitMqNode, tmp_path: Path) -> None:
-    asyncio.run(
-        published_through(node.amqp_url, node, tmp_path / "o.db", "frozen", node.pause, node.resume),
-    )
+def test_a_frozen_broker_that_comes_back(site: Site, tmp_path: Path) -> None:
+    server = site.server
+    asyncio.run(published_through(site, tmp_path / "o.db", "frozen", server.pause, server.resume, fails=True))
+
+
+def test_a_killed_broker_that_is_started_again(site: Site, tmp_path: Path) -> None:
+    server = site.server
+    asyncio.run(published_through(site, tmp_path / "o.db", "killed", server.kill, server.start))
 
 
 def test_a_broker_with_a_memory_alarm(node: RabbitMqNode, tmp_path: Path) -> None:
     asyncio.run(
         published_through(
-            node.amqp_url,
-            node,
+            Site(node, node.amqp_url, "queue"),
             tmp_path / "o.db",
             "alarm",
             lambda: node.set_memory_alarm(True),
@@ -140,7 +201,8 @@ def test_a_broker_with_a_memory_alarm(node: RabbitMqNode, tmp_path: Path) -> Non
 def test_a_network_that_stalls(node: RabbitMqNode, tmp_path: Path) -> None:
     with FaultProxy(node.ports.amqp) as proxy:
         url = f"amqp://guest:guest@127.0.0.1:{proxy.port}/"
-        asyncio.run(published_through(url, node, tmp_path / "o.db", "stalled", proxy.stall, proxy.flow))
+        site = Site(node, node.amqp_url, "queue")
+        asyncio.run(published_through(site, tmp_path / "o.db", "stalled", proxy.stall, proxy.flow, via=url))
 
 
 def test_a_killed_broker_and_the_order_of_an_ordered_publisher(node: RabbitMqNode, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ class ProducerThread:
         self._closing = False
         self._producer = self._new_producer()
         self.blocked = False
-        """The local queue is full, or the broker has not answered since the last batch was given up."""
+        """The client's queue is full."""
         self._thread = threading.Thread(target=self._run, name="flyball-kafka-producer", daemon=True)
         self._thread.start()
 
@@ -221,13 +221,13 @@ class ProducerThread:
         alive = self._answers(self._settings.confirm_timeout_s / 2)
         if alive and time.monotonic() - progress_s < _PATIENCE_S:
             return
-        self.blocked = True
         self._producer.purge()
         self._producer.poll(0)
         for batch in self._open:  # what the client had not taken yet
             for index, result in enumerate(batch.results):
                 if result is None:
                     batch.refused(index, unconfirmed(self._settings, self._settings.confirm_timeout_s))
+        self.blocked = False
         self._hand_back()
         self._producer = self._new_producer()
 

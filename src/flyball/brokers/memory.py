@@ -23,6 +23,7 @@ from flyball.brokers.port import (
     Delivery,
     Kind,
     Message,
+    NoSuchChannel,
     Receiver,
     Record,
     Sender,
@@ -64,7 +65,8 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
 
     async def sender(self, channel: str, *, producer: str | None = None) -> Sender:
         limit = self.capabilities.max_body_bytes or 0
-        return _MemorySender(self._hub, self._hub.channel(channel), producer, self._blocked_timeout_s, limit)
+        name = self._hub.channel(channel).name
+        return _MemorySender(self._hub, name, producer, self._blocked_timeout_s, limit)
 
     async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
         if self._hub.channel(queue).kind != "queue":
@@ -140,6 +142,8 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
         self._hub.queues.pop(channel, None)
         for key in [key for key, outlet in self._hub.groups.items() if outlet.pattern == channel]:
             del self._hub.groups[key]
+        for waiter in gone.room:
+            waiter.set()
 
     async def purge(self, channel: str) -> int | None:
         found = self._hub.channel(channel)
@@ -192,19 +196,21 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
 
 class _MemorySender:
     def __init__(
-        self, hub: Hub, channel: Channel, producer: str | None, blocked_timeout_s: float, max_body_bytes: int
+        self, hub: Hub, name: str, producer: str | None, blocked_timeout_s: float, max_body_bytes: int
     ) -> None:
-        self._hub, self._channel, self._producer = hub, channel, producer
+        # By name: the channel may be deleted, and declared again, while this sender is open.
+        self._hub, self._name, self._producer = hub, name, producer
         self._blocked_timeout_s, self._max_body_bytes = blocked_timeout_s, max_body_bytes
 
     @property
     def blocked(self) -> bool:
-        return self._channel.full
+        channel = self._hub.channels.get(self._name)
+        return channel is not None and channel.full
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
-        self._hub.channel(self._channel.name)  # it may have been deleted meanwhile
-        known = self._known(sequence)
-        keyless = next(self._hub.keyless) % self._channel.partitions
+        channel = self._hub.channel(self._name)
+        known = self._known(channel, sequence)
+        keyless = next(self._hub.keyless) % channel.partitions
         deadline = time.monotonic() + self._blocked_timeout_s
         results = []
         for place, message in enumerate(messages):
@@ -212,40 +218,42 @@ class _MemorySender:
                 results.append(SendResult(message.id, duplicate=True))
             elif len(message.body) > self._max_body_bytes:
                 results.append(SendResult(message.id, too_large(message, self._max_body_bytes)))
-            elif not await self._room(deadline):
-                results.append(SendResult(message.id, full(self._channel.name, self._blocked_timeout_s)))
+            elif not await self._room(channel, deadline):
+                results.append(SendResult(message.id, full(self._name, self._blocked_timeout_s)))
             else:
-                partition = partition_of(message.key, self._channel.partitions, keyless)
-                stored = self._hub.store(
-                    self._channel, message, partition if self._channel.kind == "log" else None
-                )
+                partition = partition_of(message.key, channel.partitions, keyless)
+                stored = self._hub.store(channel, message, partition if channel.kind == "log" else None)
                 if sequence is not None and self._producer is not None:
-                    self._channel.sequences[self._producer] = sequence + place
+                    channel.sequences[self._producer] = sequence + place
                 results.append(SendResult(message.id, partition=stored.partition, offset=stored.offset))
-        self._hub.trim(self._channel)
+        self._hub.trim(channel)
         return results
 
-    def _known(self, sequence: int | None) -> int | None:
-        if sequence is None or self._channel.kind == "queue":
+    def _known(self, channel: Channel, sequence: int | None) -> int | None:
+        if sequence is None or channel.kind == "queue":
             return None
         if self._producer is None:
             raise InvalidValue(f"sequence {sequence} needs a producer: open the sender with producer=NAME")
-        return self._channel.sequences.get(self._producer)
+        return channel.sequences.get(self._producer)
 
-    async def _room(self, deadline: float) -> bool:
-        while self._channel.full:
+    async def _room(self, channel: Channel, deadline: float) -> bool:
+        while channel.full:
             room = asyncio.Event()
-            self._channel.room.add(room)
+            channel.room.add(room)
             try:
                 await asyncio.wait_for(room.wait(), max(deadline - time.monotonic(), 0.0))
             except TimeoutError:
                 return False
             finally:
-                self._channel.room.discard(room)
+                channel.room.discard(room)
+            if self._hub.channels.get(self._name) is not channel:
+                raise NoSuchChannel(
+                    f"{self._name!r} was deleted while a message waited for room in it: send again"
+                )
         return True
 
     async def last_sequence(self) -> int | None:
-        return None if self._producer is None else self._channel.sequences.get(self._producer)
+        return None if self._producer is None else self._hub.channel(self._name).sequences.get(self._producer)
 
     async def close(self) -> None:
         return None

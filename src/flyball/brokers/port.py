@@ -136,7 +136,11 @@ class Sender(Protocol):
 
     @property
     def blocked(self) -> bool:
-        """The broker has asked for silence (memory or disk alarm, full channel): sending would wait."""
+        """The broker asks for silence (memory or disk alarm, full channel): sending would wait.
+
+        It ends without anything being sent, so a caller may wait for that. A broker that does not answer is no
+        reason: nobody can tell that it is back except by sending again, and the results say that it failed.
+        """
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         """Send, wait until the broker has taken responsibility, and say what became of each, in order.

@@ -66,11 +66,11 @@ class StreamSender:
         self._last = [0] * partitions
         self._turn = 0
         self._confirms = 0
-        self._silent = False
 
     @property
     def blocked(self) -> bool:
-        return self._silent
+        """The stream protocol has no word for it."""
+        return False
 
     async def open(self) -> None:
         """Connect, and learn what each stream already has of this producer."""
@@ -168,7 +168,6 @@ class StreamSender:
                 continue
             waited_s += half_s
             if waited_s > _PATIENCE_S or not await self._answers(half_s):
-                self._silent = True
                 await self._give_up()
                 batch.fail(self._unconfirmed())
 
@@ -195,7 +194,6 @@ class StreamSender:
             waiting.clear()
 
     def _confirmed(self, frame: schema.PublishConfirm) -> None:
-        self._silent = False
         self._confirms += 1
         number = frame.publisher_id
         take = self._waiting[number].pop

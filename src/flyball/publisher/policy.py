@@ -103,7 +103,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The broker asks for silence."""
+    """The broker asks for silence: nothing is sent until `Unblocked`, which comes without a message being sent.
+
+    Of a broker that does not answer only `Failed` tells: it is tried again after each back-off.
+    """
 
     now_s: float
 
