@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from flyball.errors import InvalidValue
 
+_MOST = 1.1  # times the goal: how fast a pace may be, to make up for late timers
+
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
@@ -35,3 +37,30 @@ def take(state: Bucket, now_s: float, rate_per_s: float, burst_s: float = 0.02) 
         raise InvalidValue(f"pacing needs a rate above 0, got {rate_per_s}")
     due_s = now_s if state.due_s is None else max(state.due_s, now_s - burst_s)
     return Bucket(due_s + 1.0 / rate_per_s), max(0.0, due_s - now_s)
+
+
+def pace_of(wanted: float, residence_s: float | None, goal_per_s: float | None) -> float | None:
+    """The pace that stands for a window of less than one message; None: the window alone decides.
+
+    By Little's law a window below 1 is one message at a time, window / residence time of them a second. A window
+    that is closed for part of the time would give the same mean, but it lets any number of quick messages through
+    while it is open. Until the residence time is known, the goal itself is the pace.
+
+    `goal_per_s` is the rate that is wanted (None: the goal is no rate). A pace beyond a tenth more than that would
+    follow from a residence time that has changed since: the next sample corrects it.
+
+    >>> pace_of(1.0, residence_s=None, goal_per_s=50.0)
+    50.0
+    >>> pace_of(0.2, residence_s=0.004, goal_per_s=50.0)
+    50.0
+    >>> round(pace_of(0.4, residence_s=0.004, goal_per_s=50.0))
+    55
+    >>> pace_of(1.5, residence_s=0.03, goal_per_s=50.0) is None
+    True
+    """
+    if residence_s is None:
+        return goal_per_s
+    if wanted >= 1.0:
+        return None
+    pace = wanted / max(residence_s, 1e-6)
+    return pace if goal_per_s is None else min(pace, _MOST * goal_per_s)

@@ -178,10 +178,10 @@ class RegulatedChannel:
             return
         self._releasing = True
         try:
-            while self._parked and self._occupied < self.regulation.window:
+            while self._parked and self._occupied < self.regulation.window and not self.regulation.wait_s:
                 method, properties, body = self._parked.popleft()
                 self._out[method.delivery_tag] = time.monotonic()
-                self.regulation.sensing.handed += 1
+                self.regulation.handed()
                 self._callback(self, method, properties, body)
         finally:
             self._releasing = False
@@ -241,7 +241,7 @@ class RegulatedConsumer:
             self.regulation.tick(full=not self._lacking)
             room = min(num_messages, self.regulation.window - len(self._out))
             left_s = DITHER_S if deadline is None else min(DITHER_S, max(0.0, deadline - time.monotonic()))
-            if room > 0:
+            if room > 0 and not self.regulation.wait_s:
                 got = self._consumer.consume(room, left_s)
                 self._lacking = len(got) < room
                 if got:
@@ -258,7 +258,7 @@ class RegulatedConsumer:
         for message in messages:
             if message.error() is None:
                 self._out[message.topic(), message.partition(), message.offset()] = now_s
-                self.regulation.sensing.handed += 1
+                self.regulation.handed()
 
     def done(self, message: Any) -> None:
         """This message was handled: its place in the window is free. Commit as before."""

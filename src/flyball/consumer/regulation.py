@@ -10,13 +10,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from flyball.consumer.pacing import Bucket, pace_of, take
 from flyball.consumer.policy import (
     DITHER_S,
     FIRST_WINDOW,
-    WINDOW_LIMITS,
     AimState,
     DitherState,
     Goal,
+    Rate,
     Regulator,
     aim,
     dither_step,
@@ -25,8 +26,12 @@ from flyball.consumer.policy import (
     regulator,
 )
 from flyball.consumer.sensing import Sensing
+from flyball.control.filters import ewma
 from flyball.errors import InvalidValue
 from flyball.loops.policy import Observation, Policy, Receipt, decide, start
+
+_LEAST_WINDOW = 1e-4  # a pace stands for windows below 1, so they may be as small as a rate needs
+_KEEP_RESIDENCE = 0.6  # part of the old residence time that stays
 
 
 class Regulation:
@@ -46,7 +51,7 @@ class Regulation:
             raise InvalidValue(f"max_window is a number of messages from 1, got {max_window}")
         self._goal = parse_goal(goal)
         law = regulator(self._goal, controller)
-        limits = (WINDOW_LIMITS[0], float(max_window))
+        limits = (_LEAST_WINDOW, float(max_window))
         self._policy = Policy(name, law, period_s, limits, guard_for(law), glide=False)
         self._state = start(self._policy, FIRST_WINDOW)
         self._aiming, self._dithering = AimState(), DitherState()
@@ -55,6 +60,9 @@ class Regulation:
         self.sensing = Sensing()
         self.sensing.sample(self._sampled_s, None)
         self.wanted, self.window = FIRST_WINDOW, 1
+        self._residence_s: float | None = None
+        self._pace_per_s = pace_of(self.wanted, None, self._rate)
+        self._bucket = Bucket()
         self.receipts: deque[Receipt] = deque(maxlen=10_000)
 
     @property
@@ -69,6 +77,12 @@ class Regulation:
                 f"this program regulates {self._goal}; a goal of another kind needs a new regulate()"
             )
         self._goal = new
+        if self._residence_s is None:
+            self._pace_per_s = pace_of(self.wanted, None, self._rate)
+
+    @property
+    def _rate(self) -> float | None:
+        return self._goal.per_s if isinstance(self._goal, Rate) else None
 
     @property
     def advice(self) -> str:
@@ -94,8 +108,24 @@ class Regulation:
         if now_s - self._sampled_s >= self._policy.period_s:
             self._sampled_s = now_s
             self._sample(now_s)
-        self._dithering, self.window = dither_step(self._dithering, self.wanted)
+        if self._pace_per_s is None:
+            self._dithering, self.window = dither_step(self._dithering, self.wanted)
+        else:
+            self.window = 1
         return self.window
+
+    @property
+    def wait_s(self) -> float:
+        """How long the next message has to wait, however much room the window has."""
+        if self._pace_per_s is None:
+            return 0.0
+        return take(self._bucket, self._now(), self._pace_per_s)[1]
+
+    def handed(self) -> None:
+        """A message was handed over."""
+        self.sensing.handed += 1
+        if self._pace_per_s is not None:
+            self._bucket, _ = take(self._bucket, self._now(), self._pace_per_s)
 
     def _sample(self, now_s: float) -> None:
         seen = self.sensing.sample(now_s, None)
@@ -107,3 +137,6 @@ class Regulation:
         self.receipts.append(receipt)
         if isinstance(receipt.command, float):
             self.wanted = receipt.command
+        if seen.residence_s is not None:
+            self._residence_s = ewma(self._residence_s, seen.residence_s, _KEEP_RESIDENCE)
+        self._pace_per_s = pace_of(self.wanted, self._residence_s, self._rate)
