@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from flyball.consumer.settling import RetryPolicy as RetryPolicy
     from flyball.errors import FlyballError as FlyballError
     from flyball.loops.loop import Loop as Loop
-    from flyball.pipeline.app import Pipeline as Pipeline
     from flyball.pipeline.config import PipelineConfig as PipelineConfig
+    from flyball.pipeline.runner import Pipeline as Pipeline
     from flyball.publisher.publisher import Publisher as Publisher
     from flyball.publisher.sync import SyncPublisher as SyncPublisher
 
@@ -67,7 +67,7 @@ _MODULES: dict[str, str] = {
     "Latency": "flyball.consumer.goals",
     "Loop": "flyball.loops.loop",
     "Message": "flyball.brokers",
-    "Pipeline": "flyball.pipeline.app",
+    "Pipeline": "flyball.pipeline.runner",
     "PipelineConfig": "flyball.pipeline.config",
     "Publisher": "flyball.publisher.publisher",
     "Rate": "flyball.consumer.goals",

@@ -15,7 +15,7 @@ from flyball.brokers import Message, connect
 from flyball.brokers.log_reader import open_log_reader
 from flyball.errors import InvalidValue
 from flyball.pipeline import entry
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.app import InlinePipeline
 from flyball.pipeline.audit import audit
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
@@ -93,7 +93,7 @@ def test_results_stand_in_event_time_order_while_lanes_come_and_go(spark: SparkS
     rng = random.Random(seed)
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     settings = config(count=2)
-    pipeline = Pipeline(url, settings, tmp_path, spark=spark)
+    pipeline = InlinePipeline(url, settings, tmp_path, spark=spark)
     bodies: list[bytes] = []
     pipeline.start()
     try:
@@ -122,7 +122,7 @@ def test_small_result_queues_make_input_wait_and_lose_nothing(spark: SparkSessio
     settings = config(count=2, queue_bytes=60_000, free_bytes=30_000, interval_s=0.2)
     bodies = random_bodies(random.Random(3), 0, 6000)
     publish(url, [*bodies, END_OF_INPUT])
-    pipeline = Pipeline(url, settings, tmp_path, spark=spark)
+    pipeline = InlinePipeline(url, settings, tmp_path, spark=spark)
     pipeline.start()
     try:
         pipeline.drain()
@@ -139,12 +139,12 @@ def test_small_result_queues_make_input_wait_and_lose_nothing(spark: SparkSessio
 
 
 def test_a_wrong_number_of_lanes_is_refused(tmp_path: Path) -> None:
-    pipeline = Pipeline(f"sqlite:///{tmp_path / 'broker.db'}", config(count=2), tmp_path)
-    with pytest.raises(InvalidValue, match="1 to 64 lanes, not 0"):
+    pipeline = InlinePipeline(f"sqlite:///{tmp_path / 'broker.db'}", config(count=2), tmp_path)
+    with pytest.raises(InvalidValue, match="between 1 and 64, got 0"):
         pipeline.set_lanes(0)
 
 
 def test_an_embedded_broker_is_refused_where_executors_could_be_elsewhere(tmp_path: Path) -> None:
     elsewhere = config(count=2).model_copy(update={"master": "spark://10.1.2.3:7077"})
     with pytest.raises(InvalidValue, match=r"use kafka:// or rabbitmq-stream://"):
-        Pipeline(f"sqlite:///{tmp_path / 'broker.db'}", elsewhere, tmp_path)
+        InlinePipeline(f"sqlite:///{tmp_path / 'broker.db'}", elsewhere, tmp_path)

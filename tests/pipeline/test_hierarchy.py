@@ -14,7 +14,7 @@ import pytest
 
 from flyball.brokers.log_reader import open_log_reader
 from flyball.pipeline import entry
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.app import InlinePipeline
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT, is_mark
 from flyball.pipeline.sink import LogSinks
@@ -129,7 +129,7 @@ def results(url: str, log: str) -> list[dict[str, Any]]:
 
 
 def run(url: str, config: PipelineConfig, folder: Path, spark: SparkSession) -> None:
-    pipeline = Pipeline(url, config, folder / str(config.name), spark=spark)
+    pipeline = InlinePipeline(url, config, folder / str(config.name), spark=spark)
     pipeline.start()
     try:
         pipeline.drain()

@@ -18,7 +18,7 @@ import pytest
 from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import BrokerError
 from flyball.pipeline import entry
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.app import InlinePipeline
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
 from flyball.pipeline.monitor import Monitor
@@ -100,7 +100,7 @@ def thresholds(url: str) -> list[float]:
     return [one.header["values"]["high_load"] for one in entries(url, "results.monitor")]
 
 
-def run(pipeline: Pipeline) -> None:
+def run(pipeline: InlinePipeline) -> None:
     pipeline.start()
     try:
         pipeline.drain()
@@ -114,9 +114,9 @@ def test_results_are_those_of_exact_thresholds_and_a_restart_keeps_them(
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     bodies = random_bodies(4000)
     publish(url, bodies[:2000])
-    run(Pipeline(url, config(), tmp_path, spark=spark))
+    run(InlinePipeline(url, config(), tmp_path, spark=spark))
     publish(url, [*bodies[2000:], END_OF_INPUT])
-    run(Pipeline(url, config(), tmp_path, spark=spark))
+    run(InlinePipeline(url, config(), tmp_path, spark=spark))
     found = rows(url)
     assert [row["id"] for row in found] == reference(bodies)
     # 100 events a second, half of them DNS; the first batch goes by the initial value.
@@ -136,7 +136,7 @@ def test_a_threshold_from_a_sample_is_the_true_quantile_and_does_not_raise_itsel
     ]
     publish(url, [*(json.dumps(event).encode() for event in events), END_OF_INPUT])
     settings = config(max_rows=6000, lanes={"count": 3})
-    run(Pipeline(url, settings, tmp_path, spark=spark))
+    run(InlinePipeline(url, settings, tmp_path, spark=spark))
     found = thresholds(url)
     true = sorted(loads)[int(LEVEL * len(loads))]
     assert len(found) > 5
@@ -167,21 +167,21 @@ def test_a_batch_that_is_repeated_goes_by_its_first_thresholds(
 
     with monkeypatch.context() as patch:
         patch.setattr(LogSinks, "append", dying)
-        pipeline = Pipeline(url, config(), tmp_path, spark=spark)
+        pipeline = InlinePipeline(url, config(), tmp_path, spark=spark)
         with pytest.raises(Exception, match="the query tier1 failed"):
             run(pipeline)
     assert len(thresholds(url)) == 3
-    run(Pipeline(url, config(), tmp_path, spark=spark))
+    run(InlinePipeline(url, config(), tmp_path, spark=spark))
     assert [row["id"] for row in rows(url)] == reference(bodies)
 
 
 RUN = """
 import sys
 from pathlib import Path
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.app import InlinePipeline
 from tests.pipeline.test_monitor import config, run
 if __name__ == "__main__":
-    run(Pipeline(sys.argv[1], config(), Path(sys.argv[2])))
+    run(InlinePipeline(sys.argv[1], config(), Path(sys.argv[2])))
 """
 
 
@@ -210,7 +210,7 @@ def test_kill_9_leaves_the_same_thresholds_as_no_kill(spark: SparkSession, tmp_p
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     assert 6 <= batches_done(url) < 20
-    run(Pipeline(url, config(), tmp_path, spark=spark))
+    run(InlinePipeline(url, config(), tmp_path, spark=spark))
     assert [row["id"] for row in rows(url)] == reference(bodies)
 
 

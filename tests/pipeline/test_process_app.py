@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flyball import Pipeline
 from flyball.errors import InvalidValue
 from flyball.lab import demo_events
 from flyball.pipeline import entry
@@ -20,7 +21,6 @@ from flyball.pipeline.audit import audit
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
 from flyball.pipeline.process_app import ProcessPipeline
-from flyball.pipeline.runner import open_pipeline
 from flyball.pipeline.ticks import Tick, ticks_name
 from tests.pipeline.reference import Expected, expected
 from tests.pipeline.test_app import publish
@@ -70,9 +70,8 @@ def test_whoever_is_killed_and_however_many_lanes_there_are_everything_is_there_
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     events = list(demo_events.events(seed=SEED, count=EVENTS))
     told: list[dict[str, Any]] = []
-    pipeline = ProcessPipeline(url, settings, tmp_path, told.append)
-    pipeline.start()
-    try:
+    pipeline = Pipeline(url, settings, tmp_path, told.append)
+    with pipeline:
         assert set(pipeline.pids()) == {"splitter", "lane-0", "lane-1", "combiner", "rules"}
         # Those that are Spark applications take long to come back: two of them at a time, a moment apart.
         victims = [["combiner"], ["splitter"], ["lane-0", "rules"], ["lane-1"]]
@@ -96,8 +95,6 @@ def test_whoever_is_killed_and_however_many_lanes_there_are_everything_is_there_
         assert set(pipeline.pids()) == {"splitter", "lane-0", "combiner", "rules"}
         killed = {name for names in victims for name in names} - {"lane-1"}  # which has left, and is not counted
         assert all(pipeline.restarts()[name] >= 1 for name in killed)
-    finally:
-        pipeline.stop()
     found = audit(url, settings, pipeline.totals)
     wanted = expected(events)
     assert (found.lost, found.duplicated, found.disordered, found.late, found.waiting) == (0, 0, 0, 0, 0)
@@ -108,13 +105,6 @@ def test_whoever_is_killed_and_however_many_lanes_there_are_everything_is_there_
     assert {alert["window_start"] for alert in told} == set(wanted.alerts)
     assert {len(tick.members) for tick in ticks(url)} == {1, 2, 3}
     assert pipeline.pids() == {}
-
-
-def test_a_folder_keeps_the_runner_it_was_begun_with(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'broker.db'}"
-    open_pipeline(url, config(), tmp_path)
-    with pytest.raises(InvalidValue, match="was begun with runner = 'process'"):
-        open_pipeline(url, config(runner="inline"), tmp_path)
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:

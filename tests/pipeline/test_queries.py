@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flyball.brokers.port import Unreachable
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.app import InlinePipeline
 from flyball.pipeline.audit import audit
 from flyball.pipeline.marks import END_OF_INPUT
 from flyball.pipeline.policy import failures
@@ -61,7 +61,7 @@ def once(rows):
     return "deadly_step:once"
 
 
-def run(pipeline: Pipeline) -> None:
+def run(pipeline: InlinePipeline) -> None:
     pipeline.start()
     try:
         pipeline.drain()
@@ -79,7 +79,7 @@ def test_a_lost_worker_and_a_broker_that_was_away_cost_no_result(
     given = config(count=2).model_dump(exclude_unset=True)
     given["tier1"] = [*given["tier1"], {"call": killing_once(tmp_path, monkeypatch)}]
     settings = type(config()).model_validate(given | {"max_rows": 500})
-    pipeline = Pipeline(url, settings, tmp_path, spark=spark)
+    pipeline = InlinePipeline(url, settings, tmp_path, spark=spark)
     with caplog.at_level(logging.WARNING, "flyball.pipeline"):
         run(pipeline)
     assert (tmp_path / "killed").exists()
@@ -107,7 +107,7 @@ def test_what_is_wrong_for_good_is_told_at_once(
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     publish(url, random_bodies(random.Random(SEED), 0, 200))
     fail_after_writing(monkeypatch, [ValueError("no such thing")])
-    pipeline = Pipeline(url, config(count=1), tmp_path, spark=spark)
+    pipeline = InlinePipeline(url, config(count=1), tmp_path, spark=spark)
     with pytest.raises(FailedForGood, match="the query tier1 failed: ValueError: no such thing"):
         run(pipeline)
     assert pipeline.restarts() == {"tier1": 0}
@@ -120,7 +120,7 @@ def test_what_does_not_pass_after_all_is_told_after_some_tries(
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     publish(url, random_bodies(random.Random(SEED), 0, 200))
     fail_after_writing(monkeypatch, [Unreachable("nobody answers") for _ in range(20)])
-    pipeline = Pipeline(url, config(count=1), tmp_path, spark=spark)
+    pipeline = InlinePipeline(url, config(count=1), tmp_path, spark=spark)
     with pytest.raises(PipelineFailed, match="the query tier1 failed 6 times in a row"):
         run(pipeline)
     assert pipeline.restarts() == {"tier1": failures.TRIES}

@@ -21,7 +21,7 @@ import pytest
 
 from flyball.brokers.log_reader import open_log_reader
 from flyball.pipeline import entry
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.app import InlinePipeline
 from flyball.pipeline.audit import audit
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
@@ -139,7 +139,7 @@ def test_random_events_give_what_plain_python_gives(spark: SparkSession, tmp_pat
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     bodies = random_bodies(seed, 1800)
     publish(url, [*bodies, END_OF_INPUT])
-    pipeline = Pipeline(url, CONFIG, tmp_path, spark=spark)
+    pipeline = InlinePipeline(url, CONFIG, tmp_path, spark=spark)
     pipeline.start()
     try:
         pipeline.drain()

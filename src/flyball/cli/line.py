@@ -23,7 +23,7 @@ from flyball.pipeline.audit import Audit, audit
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import END_OF_INPUT
 from flyball.pipeline.monitor import latest_values
-from flyball.pipeline.runner import RunningPipeline, open_pipeline
+from flyball.pipeline.runner import Pipeline
 from flyball.pipeline.spool import Spooler
 from flyball.publisher.feed import Events, Fed, Feed
 
@@ -164,7 +164,7 @@ async def run_line(
     folder.mkdir(parents=True, exist_ok=True)
     url = config.url(folder)
     narrator = Narrator()
-    pipeline = open_pipeline(url, config.pipeline, folder, narrator.alert)
+    pipeline = Pipeline(url, config.pipeline, folder, narrator.alert)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -233,7 +233,7 @@ async def _feed(
     url: str,
     stop: asyncio.Event,
     narrator: Narrator,
-    pipeline: RunningPipeline,
+    pipeline: Pipeline,
     feed_for_s: float | None,
 ) -> dict[str, Any] | None:
     """Publish the source; what the publisher's loop had found at the end."""

@@ -1,4 +1,4 @@
-"""The pipeline as a whole, on one Spark session:
+"""The inline runner: the pipeline as a whole, on one Spark session:
 
     input log → tier 1 (lanes) → result queues → combiner → results log, in order → tier 2 (rules) → alert log
 
@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from flyball.brokers.log_reader import open_log_reader
-from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
 from flyball.pipeline.checkpoint import last_offset
+from flyball.pipeline.checks import check_broker_reach, check_lane_count
 from flyball.pipeline.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.lane import Lanes
@@ -39,7 +39,7 @@ _TIER1 = "tier1"
 _LOOK_S = 0.05
 
 
-class Pipeline:
+class InlinePipeline:
     """A running pipeline. `folder` keeps checkpoints: the same folder and broker continue the same run.
 
     It starts a Spark session of its own and ends it, unless it is given one. `source_options` are for experiments:
@@ -55,7 +55,7 @@ class Pipeline:
         spark: SparkSession | None = None,
         source_options: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        refuse_embedded_on_several_hosts(url, config.master)
+        check_broker_reach(url, config.master)
         self._url = url
         self._config = config
         self._folder = folder
@@ -99,10 +99,16 @@ class Pipeline:
 
     def set_lanes(self, count: int) -> None:
         """Run so many lanes from one of the next batches on; results of lanes that leave are not lost."""
-        refuse_lanes(count)
+        check_lane_count(count)
         for lane in range(count):
             self._lanes.open(lane)
         self._sinks.tell(lanes_name(self._config.results), Wanted(lanes=count).to_json())
+
+    def set_balance(self, balance: bool) -> None:
+        raise InvalidValue(
+            f"balance cannot be set to {balance} while runner = 'inline' runs: set lanes.balance in the config, "
+            "or choose runner = 'process'"
+        )
 
     def check(self) -> None:
         """Raise if a part has failed."""
@@ -117,7 +123,11 @@ class Pipeline:
 
     def restarts(self) -> dict[str, int]:
         """How often each query had to be started again, by its name."""
-        return self._running.restarts()
+        return {} if self._queries is None else self._queries.restarts()
+
+    def pids(self) -> dict[str, int]:
+        """There are no processes besides this one."""
+        return {}
 
     def drain(self) -> None:
         """Wait until everything that is in the input log now has gone all the way through."""
@@ -152,25 +162,3 @@ class Pipeline:
         """How far tier 1's batches go, the one under way included."""
         offset = last_offset(self._running.checkpoint(_TIER1))
         return [-1] * partitions if offset is None else list(offset["next"])
-
-
-def refuse_lanes(count: int) -> None:
-    if not 1 <= count <= 64:
-        raise InvalidValue(f"a pipeline has 1 to 64 lanes, not {count}")
-
-
-def refuse_embedded_on_several_hosts(url: str, master: str) -> None:
-    """A SQLite file cannot be shared between hosts, so executors elsewhere could not read it.
-
-    >>> refuse_embedded_on_several_hosts("sqlite:///x.db", "spark://10.0.0.7:7077")
-    Traceback (most recent call last):
-        ...
-    flyball.errors.InvalidValue: the embedded broker sqlite:///x.db is a file of this host, which executors of ...
-    >>> refuse_embedded_on_several_hosts("sqlite:///x.db", "local[2]")
-    """
-    here = master.startswith(("local", "spark://127.0.0.1:", "spark://localhost:"))
-    if BrokerUrl.parse(url).scheme == "sqlite" and not here:
-        raise InvalidValue(
-            f"the embedded broker {url} is a file of this host, which executors of {master} on other hosts cannot "
-            "read: use kafka:// or rabbitmq-stream://"
-        )

@@ -1,4 +1,4 @@
-"""The pipeline as processes: a splitter, each lane as a Spark application of its own, a combiner, and tier 2.
+"""The process runner: a splitter, each lane as a Spark application of its own, a combiner, and tier 2.
 
     input log → splitter → ticks → lanes → result queues → combiner → results log, in order → rules → alert log
 
@@ -25,7 +25,7 @@ from flyball.brokers.port import BrokerError, NoSuchChannel
 from flyball.errors import InvalidValue
 from flyball.pipeline import entry
 from flyball.pipeline.alert_tail import AlertTail
-from flyball.pipeline.app import refuse_embedded_on_several_hosts, refuse_lanes
+from flyball.pipeline.checks import check_broker_reach, check_lane_count
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.ledger import Totals
 from flyball.pipeline.queries import PipelineFailed
@@ -53,7 +53,7 @@ class ProcessPipeline:
         folder: Path,
         on_alert: AlertHandler = lambda _alert: None,
     ) -> None:
-        refuse_embedded_on_several_hosts(url, config.master)
+        check_broker_reach(url, config.master)
         self._url, self._config, self._folder = url, config, folder.absolute()
         self._sinks = LogSinks(url)
         self._levels = QueueLevels(url, config.results)
@@ -116,7 +116,7 @@ class ProcessPipeline:
 
     def set_lanes(self, count: int) -> None:
         """Run so many lanes; returns when they share the input and those that leave have delivered everything."""
-        refuse_lanes(count)
+        check_lane_count(count)
         self._run([lane_role(lane) for lane in range(count)])
         since = self._last_tick()
         self._want(lanes=count)

@@ -20,7 +20,7 @@ from flyball.control.identify import Fit, identify
 from flyball.control.signals import Limits, prbs, staircase
 from flyball.control.verify import Certificate, verify
 from flyball.errors import FlyballError, InvalidValue
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.app import InlinePipeline
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.policy import flow_controller
 from flyball.pipeline.receipts import read_flow
@@ -93,7 +93,7 @@ def record(
     receipts = folder / "loops.db"
     before = len(_intervals(receipts, config.lanes.queue_bytes))
     options = {"flow": json.dumps({"played": list(played)})}
-    pipeline = Pipeline(url, config, folder, spark=spark, source_options=options)
+    pipeline = InlinePipeline(url, config, folder, spark=spark, source_options=options)
     pipeline.start()
     seen: list[Interval] = []
     try:

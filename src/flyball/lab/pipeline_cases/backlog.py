@@ -15,7 +15,7 @@ from flyball.errors import FlyballError
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.memory import MemoryWatch
 from flyball.lab.pipeline_cases import load
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.app import InlinePipeline
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.session import spark_session
 
@@ -55,7 +55,7 @@ def cases(context: BenchContext) -> Iterator[Row]:
 def _worked_off(spark: SparkSession, url: str, config: PipelineConfig, folder: Path, events: int) -> int:
     """Bytes by which memory grew after a fifth of the events (or from the start, if they came all at once)."""
     folder.mkdir()
-    pipeline = Pipeline(url, config, folder, spark=spark)
+    pipeline = InlinePipeline(url, config, folder, spark=spark)
     fifth = 0
     with MemoryWatch() as memory:
         pipeline.start()

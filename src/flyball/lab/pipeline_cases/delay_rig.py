@@ -28,7 +28,7 @@ from flyball.lab.pipeline_cases import load
 from flyball.pipeline import entry
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.queues import QueueLevels
-from flyball.pipeline.runner import RunningPipeline, open_pipeline
+from flyball.pipeline.runner import Pipeline
 
 _TICK_S = 0.05
 _TRICKLE_PER_S = 100.0
@@ -63,7 +63,7 @@ class DelayRig:
         folder.mkdir(parents=True)
         self.folder, self.config = folder, config
         self.url = f"sqlite:///{folder / 'broker.db'}"
-        self.pipeline: RunningPipeline = open_pipeline(self.url, config, folder)
+        self.pipeline = Pipeline(self.url, config, folder)
         self.rate = 0.0
         templates = list(load.bodies(_TEMPLATES, seed))
         # Cut beforehand where the time stands: publishing must not cost what the lanes need.

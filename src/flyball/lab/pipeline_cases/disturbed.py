@@ -27,7 +27,6 @@ from flyball.lab.hog import hogs
 from flyball.lab.pipeline_cases import load
 from flyball.lab.pipeline_cases.delay_rig import DelayRig, Delays
 from flyball.pipeline.config import PipelineConfig
-from flyball.pipeline.process_app import ProcessPipeline
 
 LOAD = 0.84
 DISTURBED = 1
@@ -78,7 +77,6 @@ def cases(context: BenchContext) -> Iterator[Row]:
         yield context.row(
             "hog p99 beyond the watermark", hog_s - waits_s, "s", peer=quiet_s - waits_s, peer_name="undisturbed"
         )
-        assert isinstance(rig.pipeline, ProcessPipeline)
         rig.pipeline.set_balance(False)
         equal = _disturbed(rig, rate, replace(spans, quiet_s=spans.settle_s))
         context.note(f"  round robin: {equal}")

@@ -23,7 +23,7 @@ from flyball.lab.bench import BenchContext, Row
 from flyball.lab.pipeline_cases import load
 from flyball.lab.turns import turn_by_turn
 from flyball.pipeline import tier1
-from flyball.pipeline.app import Pipeline
+from flyball.pipeline.app import InlinePipeline
 from flyball.pipeline.audit import audit
 from flyball.pipeline.session import spark_session
 
@@ -99,7 +99,7 @@ class _Rig:
     def end_to_end(self, *, control: bool = True) -> float:
         folder = self._folder()
         config = load.config(self.hosts, name=folder.name, lanes={"control": control})
-        pipeline = Pipeline(self.url, config, folder, spark=self.spark)
+        pipeline = InlinePipeline(self.url, config, folder, spark=self.spark)
         pipeline.start()
         try:
             while pipeline.totals.events_in < _GROWING * self.events:
