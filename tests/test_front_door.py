@@ -63,10 +63,10 @@ asyncio.run(main())
 """
 
 
-def _check(folder: Path, program: str) -> list[str]:
+def _check(folder: Path, program: str, *, settings: str = "") -> list[str]:
     """What `mypy --strict` says about the program of a user."""
     (folder / "program.py").write_text(program)
-    (folder / "mypy.ini").write_text("[mypy]\nstrict = true\n")
+    (folder / "mypy.ini").write_text("[mypy]\nstrict = true\n" + settings)
     answer = subprocess.run(
         [sys.executable, "-m", "mypy", "--cache-dir", str(folder.parent / "mypy-cache"), "program.py"],
         cwd=folder,
@@ -113,6 +113,50 @@ def test_no_public_name_is_any(tmp_path: Path) -> None:
     lines = _check(tmp_path, f"from flyball import {', '.join(names)}\n{revealed}")
     assert [line for line in lines if 'Revealed type is "Any"' in line or ": note:" not in line] == []
     assert len(lines) == len(names)
+
+
+def test_regulate_knows_what_it_returns(tmp_path: Path) -> None:
+    """confluent-kafka says that it has types; pika has some, and a checker is told to look at them."""
+    program = """\
+import pika
+from confluent_kafka import Consumer
+
+from flyball import RegulatedChannel, regulate
+
+
+def on_message(channel: RegulatedChannel, method: pika.spec.Basic.Deliver, _: object, body: bytes) -> None:
+    channel.basic_ack(method.delivery_tag)
+
+
+channel = regulate(pika.BlockingConnection().channel(), goal="rate=400")
+tag = channel.basic_consume("orders", on_message)
+channel.start_consuming()
+consumer = regulate(Consumer({"group.id": "shop"}), goal="rate=400")
+message = consumer.poll(1.0)
+if message is not None:
+    value: bytes | None = message.value()
+    consumer.done(message)
+for regulated in (channel, consumer):
+    regulated.goal = "rate=800"
+reveal_type(channel)
+reveal_type(tag)
+reveal_type(message)
+reveal_type(consumer.window + channel.window)
+reveal_type(consumer.stats.residence_s)
+reveal_type(consumer.status + channel.status)
+reveal_type(channel.steps()[0].reason)
+"""
+    settings = "[mypy-pika.*]\nfollow_untyped_imports = true\n"
+    revealed = [line.partition("Revealed type is ")[2] for line in _check(tmp_path, program, settings=settings)]
+    assert revealed == [
+        '"flyball.consumer.regulate.RegulatedChannel"',
+        '"str"',
+        '"confluent_kafka.cimpl.Message[bytes, bytes] | None"',
+        '"float"',
+        '"float | None"',
+        '"str"',
+        '"str"',
+    ]
 
 
 def test_every_public_name_is_there() -> None:

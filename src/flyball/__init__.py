@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from flyball.consumer.goals import DrainBy as DrainBy
     from flyball.consumer.goals import Latency as Latency
     from flyball.consumer.goals import Rate as Rate
+    from flyball.consumer.regulate import RegulatedChannel as RegulatedChannel
+    from flyball.consumer.regulate import RegulatedConsumer as RegulatedConsumer
     from flyball.consumer.regulate import regulate as regulate
     from flyball.consumer.settling import RetryPolicy as RetryPolicy
     from flyball.errors import FlyballError as FlyballError
@@ -50,6 +52,8 @@ __all__ = [
     "PipelineConfig",
     "Publisher",
     "Rate",
+    "RegulatedChannel",
+    "RegulatedConsumer",
     "RetryPolicy",
     "SyncPublisher",
     "__version__",
@@ -71,6 +75,8 @@ _MODULES: dict[str, str] = {
     "PipelineConfig": "flyball.pipeline.config",
     "Publisher": "flyball.publisher.publisher",
     "Rate": "flyball.consumer.goals",
+    "RegulatedChannel": "flyball.consumer.regulate",
+    "RegulatedConsumer": "flyball.consumer.regulate",
     "RetryPolicy": "flyball.consumer.settling",
     "SyncPublisher": "flyball.publisher.sync",
     "connect": "flyball.brokers",

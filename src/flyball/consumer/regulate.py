@@ -19,17 +19,85 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NoReturn
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar, overload
 
 from flyball.brokers.round_trip import RoundTrip
 from flyball.consumer.policy import DITHER_S, Goal, Regulator
 from flyball.consumer.regulation import Regulation
 from flyball.errors import InvalidValue
+from flyball.loops.policy import Receipt
 
 _POLL_S = 0.002  # how long a closed window waits before it looks again
 _LACKING_S = 0.005  # a delivery that was waited for longer than this, with room in the window, was lacking
 
+_Method: TypeAlias = Callable[..., Any]
 
+
+class PikaChannel(Protocol):
+    """What `regulate` uses of a pika channel: a BlockingChannel, or the Channel of the other connections."""
+
+    @property
+    def connection(self) -> Any: ...
+    @property
+    def is_open(self) -> bool: ...
+    @property
+    def basic_qos(self) -> _Method: ...
+    @property
+    def basic_consume(self) -> _Method: ...
+    @property
+    def basic_cancel(self) -> _Method: ...
+    @property
+    def basic_ack(self) -> _Method: ...
+    @property
+    def basic_nack(self) -> _Method: ...
+    @property
+    def basic_reject(self) -> _Method: ...
+
+
+class KafkaMessage(Protocol):
+    """What `regulate` uses of a message of confluent-kafka."""
+
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def error(self) -> Any: ...
+
+
+M = TypeVar("M", bound=KafkaMessage)
+
+
+class KafkaConsumer(Protocol[M]):
+    """What `regulate` uses of a confluent-kafka Consumer."""
+
+    def poll(self, timeout: float = ..., /) -> M | None: ...
+    def consume(self, num_messages: int = ..., timeout: float = ..., /) -> list[M]: ...
+    @property
+    def assignment(self) -> _Method: ...
+    @property
+    def commit(self) -> _Method: ...
+    @property
+    def store_offsets(self) -> _Method: ...
+
+
+@overload
+def regulate(
+    client: PikaChannel,
+    *,
+    goal: str | Goal,
+    controller: Regulator = None,
+    max_window: int = 64,
+    period_s: float = 1.0,
+) -> RegulatedChannel: ...
+@overload
+def regulate(
+    client: KafkaConsumer[M],
+    *,
+    goal: str | Goal,
+    controller: Regulator = None,
+    max_window: int = 64,
+    period_s: float = 1.0,
+) -> RegulatedConsumer[M]: ...
 def regulate(
     client: Any,
     *,
@@ -37,32 +105,112 @@ def regulate(
     controller: Regulator = None,
     max_window: int = 64,
     period_s: float = 1.0,
-) -> Any:
+) -> RegulatedChannel | RegulatedConsumer[Any]:
     """The same client with a window that holds `goal`.
 
     A pika channel must be open and must not consume yet; the wrapper sets its prefetch to `max_window`, keeps what
     exceeds the window unacknowledged and untouched, and hands it to the callback as the window allows. A
     confluent-kafka consumer must not commit by itself.
     """
-    loop = Regulation(goal, controller, max_window=max_window, period_s=period_s)
+    kind = type(client)
     if hasattr(client, "basic_consume") and hasattr(client, "basic_ack"):
-        return RegulatedChannel(client, loop, max_window)
+        return RegulatedChannel(client, goal=goal, controller=controller, max_window=max_window, period_s=period_s)
     if hasattr(client, "consume") and hasattr(client, "poll") and hasattr(client, "assignment"):
-        return RegulatedConsumer(client, loop)
-    raise InvalidValue(f"regulate takes a pika channel or a confluent-kafka Consumer, got {type(client).__name__}")
+        return RegulatedConsumer(
+            client, goal=goal, controller=controller, max_window=max_window, period_s=period_s
+        )
+    raise InvalidValue(
+        f"regulate takes a pika channel or a confluent-kafka Consumer, got {kind.__module__}.{kind.__qualname__}"
+    )
 
 
-class RegulatedChannel:
-    """A pika channel whose consumer holds a goal; see `regulate`. One consumer a channel."""
+@dataclass(frozen=True, slots=True)
+class RegulatedStats:
+    """Counts since the start, and what the last step measured (None: nothing yet).
 
-    def __init__(self, channel: Any, loop: Regulation, prefetch: int) -> None:
-        self._channel = channel
-        self.regulation = loop
-        self._prefetch = prefetch
+    `handed` messages were given to the program, `done` of them are done. `window` is how many may be in flight;
+    where that is less than one, messages are handed over at `pace_per_s` instead.
+    """
+
+    handed: int
+    done: int
+    in_flight: int
+    window: float
+    pace_per_s: float | None
+    rate_per_s: float | None
+    residence_s: float | None
+
+
+class _Regulated:
+    """What both kinds of clients have in common: the goal, and what its loop does."""
+
+    def __init__(self, loop: Regulation) -> None:
+        self._loop = loop
+
+    @property
+    def goal(self) -> Goal:
+        """What is held. It may be changed while the program runs, to another value of the same kind."""
+        return self._loop.goal
+
+    @goal.setter
+    def goal(self, goal: str | Goal) -> None:
+        self._loop.goal = goal
+
+    @property
+    def window(self) -> float:
+        """How many messages may be in flight. A fraction is the mean of the two whole numbers beside it."""
+        return self._loop.wanted
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that the program has and that are not done."""
+        raise NotImplementedError
+
+    @property
+    def status(self) -> str:
+        """Why the goal is not held at the moment, if so; else empty."""
+        return self._loop.status
+
+    @property
+    def stats(self) -> RegulatedStats:
+        loop, seen = self._loop, self._loop.seen
+        return RegulatedStats(
+            loop.sensing.handed,
+            loop.sensing.done,
+            self.in_flight,
+            loop.wanted,
+            loop.pace_per_s,
+            None if seen is None else seen.rate_per_s,
+            None if seen is None else seen.residence_s,
+        )
+
+    def steps(self) -> list[Receipt]:
+        """The newest steps of the loop: what was measured, what was decided, and why."""
+        return list(self._loop.receipts)
+
+
+class RegulatedChannel(_Regulated):
+    """A pika channel whose consumer holds a goal; see `regulate`. One consumer for each channel.
+
+    Whatever is not named here is the channel's own.
+    """
+
+    def __init__(
+        self,
+        channel: PikaChannel,
+        *,
+        goal: str | Goal,
+        controller: Regulator = None,
+        max_window: int = 64,
+        period_s: float = 1.0,
+    ) -> None:
+        super().__init__(Regulation(goal, controller, max_window=max_window, period_s=period_s))
+        self._channel: Any = channel
+        self._prefetch = max_window
         self._parked: deque[tuple[Any, Any, bytes]] = deque()
         self._out: dict[int, float] = {}
         self._trip = RoundTrip()
-        self._callback: Callable[..., Any] | None = None
+        self._callback: OnMessage | None = None
         self._releasing = False
         self._has_timer = False
         self._idle_since_s: float | None = None  # since when there is room and nothing to hand over
@@ -70,10 +218,6 @@ class RegulatedChannel:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
-
-    @property
-    def window(self) -> int:
-        return self.regulation.window
 
     @property
     def in_flight(self) -> int:
@@ -86,18 +230,19 @@ class RegulatedChannel:
         )
 
     def basic_consume(
-        self, queue: str, on_message_callback: Callable[..., Any], auto_ack: bool = False, **options: Any
-    ) -> Any:
+        self, queue: str, on_message_callback: OnMessage, auto_ack: bool = False, **options: Any
+    ) -> str:
+        """Begin to consume, as pika's; returns the consumer tag."""
         if auto_ack:
             raise InvalidValue(
-                f"automatic acks and the goal {self.regulation.goal} do not go together: the broker counts a "
+                f"automatic acks and the goal {self.goal} do not go together: the broker counts a "
                 "message as done when it has sent it, so a window means nothing; acknowledge after handling"
             )
         if self._callback is not None:
             raise InvalidValue("this regulated channel has a consumer already; use a channel for each")
         self._callback = on_message_callback
         self._channel.basic_qos(prefetch_count=self._prefetch)
-        tag = self._channel.basic_consume(queue, self._delivered, **options)
+        tag: str = self._channel.basic_consume(queue, self._delivered, **options)
         if not self._has_timer:
             self._again()
         return tag
@@ -118,6 +263,9 @@ class RegulatedChannel:
         answer = self._channel.basic_cancel(*arguments, **named)
         self._give_back()
         return answer
+
+    def start_consuming(self) -> None:
+        self._channel.start_consuming()
 
     def stop_consuming(self, *arguments: Any, **named: Any) -> None:
         self._channel.stop_consuming(*arguments, **named)
@@ -155,7 +303,7 @@ class RegulatedChannel:
             began_s = self._out.pop(one, None)
             if began_s is not None:
                 self._trip.settled(1, now_s)
-                self.regulation.sensing.finished(now_s - began_s, None)
+                self._loop.sensing.finished(now_s - began_s, None)
         self._step()
 
     @property
@@ -178,10 +326,10 @@ class RegulatedChannel:
             return
         self._releasing = True
         try:
-            while self._parked and self._occupied < self.regulation.window and not self.regulation.wait_s:
+            while self._parked and self._occupied < self._loop.window and not self._loop.wait_s:
                 method, properties, body = self._parked.popleft()
                 self._out[method.delivery_tag] = time.monotonic()
-                self.regulation.handed()
+                self._loop.handed()
                 self._callback(self, method, properties, body)
         finally:
             self._releasing = False
@@ -190,12 +338,12 @@ class RegulatedChannel:
     @property
     def _is_idle(self) -> bool:
         """There is room and nothing to hand over. Messages also arrive while the window is closed."""
-        return not self._parked and self._occupied < max(1, self.regulation.window)
+        return not self._parked and self._occupied < max(1, self._loop.window)
 
     def _step(self) -> None:
         """Let the loop sample and decide if it is due; by the clock, so it may be called at any event."""
-        if self.regulation.is_due:
-            self.regulation.tick(full=not self._lacking, round_trip_s=self._trip.mean_s or 0.0)
+        if self._loop.is_due:
+            self._loop.tick(full=not self._lacking, round_trip_s=self._trip.mean_s or 0.0)
 
     def _again(self) -> None:
         self._has_timer = self._channel.is_open and self._callback is not None
@@ -209,39 +357,50 @@ class RegulatedChannel:
         later(DITHER_S / 10 if self._parked else DITHER_S, self._again)
 
 
-class RegulatedConsumer:
-    """A confluent-kafka consumer that holds a goal; see `regulate`."""
+OnMessage: TypeAlias = Callable[[RegulatedChannel, Any, Any, bytes], object]
+"""Called as pika calls it: with the channel, the method, the properties and the body."""
 
-    def __init__(self, consumer: Any, loop: Regulation) -> None:
+
+class RegulatedConsumer(_Regulated, Generic[M]):
+    """A confluent-kafka consumer that holds a goal; see `regulate`.
+
+    Whatever is not named here is the consumer's own.
+    """
+
+    def __init__(
+        self,
+        consumer: KafkaConsumer[M],
+        *,
+        goal: str | Goal,
+        controller: Regulator = None,
+        max_window: int = 64,
+        period_s: float = 1.0,
+    ) -> None:
+        super().__init__(Regulation(goal, controller, max_window=max_window, period_s=period_s))
         self._consumer = consumer
-        self.regulation = loop
-        self._out: dict[tuple[str, int, int], float] = {}
+        self._out: dict[tuple[str | None, int | None, int | None], float] = {}
         self._lacking = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)
 
     @property
-    def window(self) -> int:
-        return self.regulation.window
-
-    @property
     def in_flight(self) -> int:
         return len(self._out)
 
-    def poll(self, timeout: float = -1.0) -> Any:
+    def poll(self, timeout: float = -1.0) -> M | None:
         """The next message, or None after `timeout` seconds (-1: wait for ever)."""
         got = self.consume(1, timeout)
         return got[0] if got else None
 
-    def consume(self, num_messages: int = 1, timeout: float = -1.0) -> list[Any]:
+    def consume(self, num_messages: int = 1, timeout: float = -1.0) -> list[M]:
         """Up to `num_messages`, as the window allows."""
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
-            self.regulation.tick(full=not self._lacking)
-            room = min(num_messages, self.regulation.window - len(self._out))
+            self._loop.tick(full=not self._lacking)
+            room = min(num_messages, self._loop.window - len(self._out))
             left_s = DITHER_S if deadline is None else min(DITHER_S, max(0.0, deadline - time.monotonic()))
-            if room > 0 and not self.regulation.wait_s:
+            if room > 0 and not self._loop.wait_s:
                 got = self._consumer.consume(room, left_s)
                 self._lacking = len(got) < room
                 if got:
@@ -253,15 +412,15 @@ class RegulatedConsumer:
             if deadline is not None and time.monotonic() >= deadline:
                 return []
 
-    def _hand(self, messages: list[Any]) -> None:
+    def _hand(self, messages: list[M]) -> None:
         now_s = time.monotonic()
         for message in messages:
             if message.error() is None:
                 self._out[message.topic(), message.partition(), message.offset()] = now_s
-                self.regulation.handed()
+                self._loop.handed()
 
-    def done(self, message: Any) -> None:
+    def done(self, message: KafkaMessage) -> None:
         """This message was handled: its place in the window is free. Commit as before."""
         began_s = self._out.pop((message.topic(), message.partition(), message.offset()), None)
         if began_s is not None:
-            self.regulation.sensing.finished(time.monotonic() - began_s, None)
+            self._loop.sensing.finished(time.monotonic() - began_s, None)

@@ -19,6 +19,7 @@ from flyball.consumer.policy import (
     Goal,
     Rate,
     Regulator,
+    Seen,
     aim,
     dither_step,
     guard_for,
@@ -61,8 +62,9 @@ class Regulation:
         self.sensing.sample(self._sampled_s, None)
         self.wanted, self.window = FIRST_WINDOW, 1
         self._residence_s: float | None = None
-        self._pace_per_s = pace_of(self.wanted, None, self._rate)
+        self.pace_per_s = pace_of(self.wanted, None, self._rate)
         self._bucket = Bucket()
+        self.seen: Seen | None = None
         self.receipts: deque[Receipt] = deque(maxlen=10_000)
 
     @property
@@ -78,14 +80,14 @@ class Regulation:
             )
         self._goal = new
         if self._residence_s is None:
-            self._pace_per_s = pace_of(self.wanted, None, self._rate)
+            self.pace_per_s = pace_of(self.wanted, None, self._rate)
 
     @property
     def _rate(self) -> float | None:
         return self._goal.per_s if isinstance(self._goal, Rate) else None
 
     @property
-    def advice(self) -> str:
+    def status(self) -> str:
         """What there is to say at the moment; empty in everyday operation."""
         return (
             ""
@@ -108,7 +110,7 @@ class Regulation:
         if now_s - self._sampled_s >= self._policy.period_s:
             self._sampled_s = now_s
             self._sample(now_s)
-        if self._pace_per_s is None:
+        if self.pace_per_s is None:
             self._dithering, self.window = dither_step(self._dithering, self.wanted)
         else:
             self.window = 1
@@ -117,20 +119,21 @@ class Regulation:
     @property
     def wait_s(self) -> float:
         """How long the next message has to wait, however much room the window has."""
-        if self._pace_per_s is None:
+        if self.pace_per_s is None:
             return 0.0
-        return take(self._bucket, self._now(), self._pace_per_s)[1]
+        return take(self._bucket, self._now(), self.pace_per_s)[1]
 
     def handed(self) -> None:
         """A message was handed over."""
         self.sensing.handed += 1
-        if self._pace_per_s is not None:
-            self._bucket, _ = take(self._bucket, self._now(), self._pace_per_s)
+        if self.pace_per_s is not None:
+            self._bucket, _ = take(self._bucket, self._now(), self.pace_per_s)
 
     def _sample(self, now_s: float) -> None:
         seen = self.sensing.sample(now_s, None)
         if seen is None:
             return
+        self.seen = seen
         self._aiming, target = aim(self._goal, self._aiming, seen)
         observed = Observation(now_s, target.setpoint, target.measurement, None, target.disturbances)
         self._state, receipt = decide(self._policy, self._state, observed)
@@ -139,4 +142,4 @@ class Regulation:
             self.wanted = receipt.command
         if seen.residence_s is not None:
             self._residence_s = ewma(self._residence_s, seen.residence_s, _KEEP_RESIDENCE)
-        self._pace_per_s = pace_of(self.wanted, self._residence_s, self._rate)
+        self.pace_per_s = pace_of(self.wanted, self._residence_s, self._rate)
