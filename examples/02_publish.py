@@ -17,13 +17,13 @@ async def main() -> None:
     async with Publisher(URL, channel="alerts", outbox="outbox.db", declare="queue") as publisher:
         handle = await publisher.publish(b"first alert", id="alert-0", urgency=0)
         print("safe in the outbox:", handle.accepted)
-        await handle.confirmed()
+        await handle.wait_confirmed()
         print("the broker has it: ", handle.is_confirmed)
 
         burst = await publisher.publish_many(Message(b"alert %d" % n, id=f"alert-{n}") for n in range(1, 1000))
-        await asyncio.gather(*(each.confirmed() for each in burst))
-        counters = publisher.counters
-        print(f"accepted {counters.accepted}, confirmed {counters.confirmed}, waiting {counters.waiting}")
+        await asyncio.gather(*(each.wait_confirmed() for each in burst))
+        stats = publisher.stats
+        print(f"accepted {stats.accepted}, confirmed {stats.confirmed}, waiting {stats.waiting}")
 
     async with await connect(URL) as broker:
         receiver = await broker.receiver("alerts", window=1000)

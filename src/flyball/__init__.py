@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from flyball.loops.loop import Loop as Loop
     from flyball.pipeline.config import PipelineConfig as PipelineConfig
     from flyball.pipeline.runner import Pipeline as Pipeline
+    from flyball.publisher.options import OrderingConfig as OrderingConfig
+    from flyball.publisher.options import OutboxConfig as OutboxConfig
+    from flyball.publisher.options import ReceiptConfig as ReceiptConfig
     from flyball.publisher.publisher import Publisher as Publisher
     from flyball.publisher.sync import SyncPublisher as SyncPublisher
 
@@ -48,10 +51,13 @@ __all__ = [
     "Latency",
     "Loop",
     "Message",
+    "OrderingConfig",
+    "OutboxConfig",
     "Pipeline",
     "PipelineConfig",
     "Publisher",
     "Rate",
+    "ReceiptConfig",
     "RegulatedChannel",
     "RegulatedConsumer",
     "RetryPolicy",
@@ -71,10 +77,13 @@ _MODULES: dict[str, str] = {
     "Latency": "flyball.consumer.goals",
     "Loop": "flyball.loops.loop",
     "Message": "flyball.brokers",
+    "OrderingConfig": "flyball.publisher.options",
+    "OutboxConfig": "flyball.publisher.options",
     "Pipeline": "flyball.pipeline.runner",
     "PipelineConfig": "flyball.pipeline.config",
     "Publisher": "flyball.publisher.publisher",
     "Rate": "flyball.consumer.goals",
+    "ReceiptConfig": "flyball.publisher.options",
     "RegulatedChannel": "flyball.consumer.regulate",
     "RegulatedConsumer": "flyball.consumer.regulate",
     "RetryPolicy": "flyball.consumer.settling",

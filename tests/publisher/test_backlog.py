@@ -34,7 +34,7 @@ def stored(first: int, last: int) -> list[Pending]:
 def test_whatever_is_written_while_the_store_is_read_is_handed_over_once(
     earlier: int, steps: list[tuple[str, int]]
 ) -> None:
-    backlog = Backlog(earlier, required=1, ageing_s=5.0, most_held=4)
+    backlog = Backlog(earlier, required=1, urgency_step_s=5.0, most_held=4)
     newest, asked = earlier, None
     out: list[int] = []
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball import Publisher
+from flyball import OrderingConfig, OutboxConfig, Publisher
 from flyball.brokers import connect
 from flyball.brokers.port import Kind
 from flyball.servers import ServerMissing
@@ -97,7 +97,7 @@ class Program:
 
     async def _watch(self) -> None:
         while not self._stop.is_set():
-            self.most_buffered = max(self.most_buffered, self._publisher.counters.buffered)
+            self.most_buffered = max(self.most_buffered, self._publisher.stats.buffered)
             self.most_bytes = max(self.most_bytes, self._publisher._outbox.pending()[1])
             await asyncio.sleep(0.01)
 
@@ -140,37 +140,36 @@ async def published_through(
     async with Publisher(
         via or site.url,
         channel=channel,
-        outbox=outbox,
+        outbox=OutboxConfig(outbox, MAX_BYTES),
         declare=site.kind,
         buffer=BUFFER,
-        max_bytes=MAX_BYTES,
         close_timeout_s=600.0,
     ) as publisher:
         program = Program(publisher)
         running = asyncio.create_task(program.run())
-        while publisher.counters.confirmed < 200:
+        while publisher.stats.confirmed < 200:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(begin)
         try:
             while program.most_bytes < 0.9 * MAX_BYTES or program.most_buffered < BUFFER:
                 await asyncio.sleep(0.01)
-            while fails and not publisher.trouble:
+            while fails and not publisher.problems:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(1.5)
             assert not running.done()
         finally:
             await asyncio.to_thread(end)
-        before = publisher.counters.confirmed
-        while publisher.counters.confirmed < before + 300:
+        before = publisher.stats.confirmed
+        while publisher.stats.confirmed < before + 300:
             await asyncio.sleep(0.01)
         program.stop()
         await running
         await publisher.drain()
-        counters = publisher.counters
+        stats = publisher.stats
     assert program.most_buffered <= BUFFER
     assert program.most_bytes <= MAX_BYTES
-    assert counters.dropped == counters.refused == counters.rejected == counters.waiting == 0
-    assert counters.accepted == len(program.accepted) == counters.confirmed
+    assert stats.dropped == stats.refused == stats.rejected == stats.waiting == 0
+    assert stats.accepted == len(program.accepted) == stats.confirmed
     accepted = set(program.accepted)
     found = await arrived(site.url, channel, accepted) if site.kind == "queue" else await stored(site.url, channel)
     assert set(found) == accepted
@@ -212,7 +211,7 @@ def test_a_killed_broker_and_the_order_of_an_ordered_publisher(node: RabbitMqNod
             channel="ordered",
             outbox=tmp_path / "o.db",
             declare="queue",
-            ordered=True,
+            ordering=OrderingConfig(),
             close_timeout_s=600.0,
         ) as publisher:
             ids: list[str] = []
@@ -220,7 +219,7 @@ def test_a_killed_broker_and_the_order_of_an_ordered_publisher(node: RabbitMqNod
             while kills < 2 or len(ids) < 3000:
                 handle = await publisher.publish(b"", id=f"{len(ids)}")
                 ids.append(handle.id)
-                if kills < 2 and publisher.counters.confirmed > 1000 * (kills + 1):
+                if kills < 2 and publisher.stats.confirmed > 1000 * (kills + 1):
                     kills += 1
                     await asyncio.to_thread(node.kill)
                     await asyncio.to_thread(node.start)

@@ -12,7 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from flyball import Publisher
+from flyball import OutboxConfig, Publisher
 from flyball.brokers import connect
 from flyball.publisher.listen import Listener
 from flyball.store import Outbox, SqliteDatabase
@@ -35,9 +35,8 @@ def test_accepts_durably_and_refuses_what_is_too_large_or_does_not_fit(tmp_path:
         publisher = Publisher(
             "amqp://127.0.0.1:1/",  # nobody there: everything stays in the outbox
             channel="orders",
-            outbox=tmp_path / "o.db",
+            outbox=OutboxConfig(tmp_path / "o.db", max_bytes=5000),
             when_full="error",
-            max_bytes=5000,
             close_timeout_s=0.1,
         )
         async with publisher, Listener(publisher, max_body_bytes=2000) as listener:
@@ -72,7 +71,7 @@ def test_odd_requests_are_answered_and_do_not_end_the_server() -> None:
         return answer
 
     async def main() -> None:
-        publisher = Publisher("memory://", channel="q", outbox="memory", declare="queue")
+        publisher = Publisher("memory://", channel="q", outbox=None, declare="queue")
         async with publisher, Listener(publisher) as listener:
             for raw, status in [
                 (b"nonsense\r\n\r\n", b"400"),

@@ -1,4 +1,4 @@
-"""Properties of the policy and its laws in virtual time."""
+"""Properties of the policy and its controllers in virtual time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flyball.testing.fifo_broker import FifoBroker, Source, jain
 
 
 def run(
-    law: str,
+    controller: str,
     rate: float,
     *,
     seconds: float = 6.0,
@@ -25,7 +25,7 @@ def run(
     batch: int = 1,
     **options: Any,
 ) -> Source:
-    source = Source(rules.Policy(catalogue.make(law, **options)), lambda _: rate, batch=batch)
+    source = Source(rules.Policy(catalogue.make(controller, **options)), lambda _: rate, batch=batch)
     FifoBroker([source], capacity=lambda _: capacity, round_trip_s=trip_s).run(seconds)
     return source
 
@@ -52,9 +52,9 @@ def test_urgent_messages_do_not_wait_for_room_that_others_take(window: int, urge
     assert state.urgent == urgent + more - sent
 
 
-@pytest.mark.parametrize("law", ["static", "auto"])
-def test_an_ordered_publisher_has_one_batch_on_the_way_and_keeps_up_by_larger_ones(law: str) -> None:
-    policy = rules.Policy(catalogue.make(law), ordered=True)
+@pytest.mark.parametrize("controller", ["static", "auto"])
+def test_an_ordered_publisher_has_one_batch_on_the_way_and_keeps_up_by_larger_ones(controller: str) -> None:
+    policy = rules.Policy(catalogue.make(controller), ordered=True)
     source = Source(policy, lambda _: 1000.0)
     FifoBroker([source], capacity=lambda _: 4000.0, round_trip_s=0.02).run(6.0)
     assert all(receipt.measured.in_flight <= 1000.0 for receipt in source.receipts)
@@ -195,14 +195,14 @@ def happenings(draw: st.DrawFn) -> list[tuple[str, int, float]]:
 
 @settings(max_examples=150)
 @given(
-    law=st.sampled_from(["static", "s4", "auto"]),
+    controller=st.sampled_from(["static", "s4", "auto"]),
     batch=st.integers(1, 300),
     events=happenings(),
 )
 def test_counts_add_up_and_the_window_is_kept_whatever_happens(
-    law: str, batch: int, events: list[tuple[str, int, float]]
+    controller: str, batch: int, events: list[tuple[str, int, float]]
 ) -> None:
-    policy = rules.Policy(catalogue.make(law))
+    policy = rules.Policy(catalogue.make(controller))
     state = rules.start(policy, 0.0, batch=batch)
     under_way: list[rules.Batch] = []
     accepted = confirmed = 0
@@ -237,10 +237,10 @@ def test_counts_add_up_and_the_window_is_kept_whatever_happens(
 
 
 def test_refuses_what_makes_no_sense() -> None:
-    law = catalogue.make("auto")
-    with pytest.raises(InvalidValue, match="max_wait_s"):
-        rules.Policy(law, max_wait_s=0.0)
+    controller = catalogue.make("auto")
+    with pytest.raises(InvalidValue, match="batch_wait_s"):
+        rules.Policy(controller, batch_wait_s=0.0)
     with pytest.raises(InvalidValue, match="at least 1 message, got 0"):
-        rules.start(rules.Policy(law), 0.0, batch=0)
+        rules.start(rules.Policy(controller), 0.0, batch=0)
     with pytest.raises(InvalidValue, match="least, most, poll_s, window"):
-        law.initial(3.0)
+        controller.initial(3.0)

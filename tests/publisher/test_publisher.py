@@ -9,6 +9,7 @@ import sqlite3
 import threading
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,16 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
-from flyball import Publisher
+from flyball import OrderingConfig, OutboxConfig, Publisher, SyncPublisher
 from flyball.brokers import Broker, Message, Sender, SendResult, connect
 from flyball.brokers.port import Unconfirmed
 from flyball.control.controllers import catalogue
 from flyball.errors import InvalidValue
 from flyball.publisher.entry import Rejected
+from flyball.publisher.intake import WhenFull
 from flyball.publisher.lane import Target
 from flyball.publisher.place import OutboxInUse
 from flyball.publisher.publisher import Undelivered
-from flyball.publisher.sync import SyncPublisher
 from flyball.store import Full, Outbox, OutboxMessage, SqliteDatabase, StoreError, enqueue
 
 
@@ -36,8 +37,8 @@ def url() -> str:
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory" if request.param == "memory" else str(tmp_path / "outbox.db")
+def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    return None if request.param == "memory" else str(tmp_path / "outbox.db")
 
 
 async def take_all(url: str, queue: str = "orders") -> list[Message]:
@@ -47,7 +48,7 @@ async def take_all(url: str, queue: str = "orders") -> list[Message]:
         return [d.message for d in await receiver.receive(100_000, timeout_s=1.0)] if depth else []
 
 
-def test_what_was_published_arrives_whole_and_the_outbox_is_empty_afterwards(url: str, outbox: str) -> None:
+def test_what_was_published_arrives_whole_and_the_outbox_is_empty_afterwards(url: str, outbox: str | None) -> None:
     async def main() -> None:
         async with Publisher(url, channel="orders", outbox=outbox, declare="queue") as publisher:
             handle = await publisher.publish(
@@ -59,15 +60,15 @@ def test_what_was_published_arrives_whole_and_the_outbox_is_empty_afterwards(url
                 id="one",
             )
             assert handle.accepted
-            await handle.confirmed()
+            await handle.wait_confirmed()
             assert handle.is_confirmed
             handles = await publisher.publish_many(Message(b"%d" % n) for n in range(1000))
-            await asyncio.gather(*(each.confirmed() for each in handles))
-            assert (publisher.counters.accepted, publisher.counters.confirmed) == (1001, 1001)
+            await asyncio.gather(*(each.wait_confirmed() for each in handles))
+            assert (publisher.stats.accepted, publisher.stats.confirmed) == (1001, 1001)
         first, *rest = await take_all(url)
         assert first == Message(b"\x00body", "one", b"k", {"n": 1, "b": b"\xff"}, 12.5, "x/y")
         assert [int(message.body) for message in rest] == list(range(1000))
-        if outbox != "memory":
+        if outbox is not None:
             with SqliteDatabase(outbox) as database:
                 assert Outbox(database).pending() == (0, 0)
 
@@ -148,21 +149,21 @@ async def free(url: str) -> None:
         await broker.purge("orders")
 
 
-def test_waits_for_room_when_full(url: str, outbox: str) -> None:
+def test_waits_for_room_when_full(url: str, outbox: str | None) -> None:
     async def main() -> None:
         await blocked_broker(url)
-        async with Publisher(url, channel="orders", outbox=outbox, max_bytes=20_000) as publisher:
+        async with Publisher(url, channel="orders", outbox=OutboxConfig(outbox, max_bytes=20_000)) as publisher:
             publishing = asyncio.create_task(_publish(publisher, 100))
-            while publisher.counters.accepted < 20:
+            while publisher.stats.accepted < 20:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.3)
             assert not publishing.done()
-            assert publisher.counters.waiting < 100
+            assert publisher.stats.waiting < 100
             await free(url)
             receiving = asyncio.create_task(_consume(url, 100))
             assert len(await publishing) == 100
             await receiving
-        assert publisher.counters.dropped == publisher.counters.refused == 0
+        assert publisher.stats.dropped == publisher.stats.refused == 0
 
     async def _publish(publisher: Publisher, count: int) -> list[object]:
         return [await publisher.publish(bytes(300)) for _ in range(count)]
@@ -178,7 +179,7 @@ def test_waits_for_room_when_full(url: str, outbox: str) -> None:
     asyncio.run(main())
 
 
-def test_raises_or_drops_and_counts_when_full(url: str, outbox: str, tmp_path: Path) -> None:
+def test_raises_or_drops_and_counts_when_full(url: str, outbox: str | None, tmp_path: Path) -> None:
     async def fill(publisher: Publisher) -> int:
         refused = 0
         for _ in range(100):
@@ -191,29 +192,51 @@ def test_raises_or_drops_and_counts_when_full(url: str, outbox: str, tmp_path: P
 
     async def main() -> None:
         await blocked_broker(url)
-        for when_full in ("error", "drop"):
-            place = outbox if outbox == "memory" else str(tmp_path / f"{when_full}.db")
+        options: tuple[WhenFull, ...] = ("error", "drop")
+        for when_full in options:
+            place = None if outbox is None else tmp_path / f"{when_full}.db"
             publisher = Publisher(
-                url, channel="orders", outbox=place, max_bytes=20_000, when_full=when_full, close_timeout_s=0.1
+                url,
+                channel="orders",
+                outbox=OutboxConfig(place, max_bytes=20_000),
+                when_full=when_full,
+                close_timeout_s=0.1,
             )
             try:
                 async with publisher:
                     refused = await fill(publisher)
-                    counters = publisher.counters
+                    stats = publisher.stats
             except Undelivered:
-                assert outbox == "memory"
+                assert outbox is None
             assert 0 < refused < 100
-            assert counters.accepted == 100 - refused
-            assert (counters.refused, counters.dropped) == ((refused, 0) if when_full == "error" else (0, refused))
+            assert stats.accepted == 100 - refused
+            assert (stats.refused, stats.dropped) == ((refused, 0) if when_full == "error" else (0, refused))
 
     asyncio.run(main())
 
 
-def test_urgent_messages_overtake_and_low_ones_do_not_starve(url: str, outbox: str) -> None:
+def test_publish_and_publish_many_refuse_alike(url: str, outbox: str | None) -> None:
+    async def main() -> None:
+        await blocked_broker(url)
+        publisher = Publisher(
+            url, channel="orders", outbox=OutboxConfig(outbox, 2000), when_full="error", close_timeout_s=0.1
+        )
+        with suppress(Undelivered):
+            async with publisher:
+                with pytest.raises(Full):
+                    await publisher.publish(bytes(2001))
+                with pytest.raises(Full):
+                    await publisher.publish_many([Message(bytes(500)), Message(bytes(2001)), Message(bytes(500))])
+                assert (publisher.stats.accepted, publisher.stats.refused) == (2, 2)  # what fits is accepted
+
+    asyncio.run(main())
+
+
+def test_urgent_messages_overtake_and_low_ones_do_not_starve(url: str, outbox: str | None) -> None:
     async def main() -> None:
         await blocked_broker(url)
         async with Publisher(
-            url, channel="orders", outbox=outbox, law="static", batch=1, ageing_s=0.05
+            url, channel="orders", outbox=outbox, controller="static", batch=1, urgency_step_s=0.05
         ) as publisher:
             for number in range(60):
                 await publisher.publish(b"low %d" % number, urgency=9)
@@ -240,7 +263,7 @@ def test_an_urgent_message_is_stored_before_a_burst_that_came_earlier(url: str, 
         async with publisher, asyncio.TaskGroup() as group:
             group.create_task(publisher.publish_many([Message(b"low") for _ in range(5000)], urgency=9))
             await asyncio.sleep(0)
-            assert publisher.counters.buffered == 5000
+            assert publisher.stats.buffered == 5000
             urgent = await publisher.publish(b"urgent", urgency=0)
             assert urgent.seq <= 501
 
@@ -268,7 +291,7 @@ class Failing:
 
 @pytest.mark.parametrize("numbered", [False, True])
 def test_an_ordered_publisher_keeps_the_order_over_failures(
-    numbered: bool, url: str, outbox: str, monkeypatch: pytest.MonkeyPatch
+    numbered: bool, url: str, outbox: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log holds every message once if they are numbered; else repeats may follow, in order again."""
     seed = random.randrange(10**6)
@@ -287,9 +310,10 @@ def test_an_ordered_publisher_keeps_the_order_over_failures(
             channel="orders",
             outbox=outbox,
             declare="log",
-            ordered=True,
-            producer="shop" if numbered else None,
-            law=catalogue.make("static", batch=50, window=50),  # `auto` would all but stop at so many failures
+            ordering=OrderingConfig("shop" if numbered else None),
+            controller=catalogue.make(
+                "static", batch=50, window=50
+            ),  # `auto` would all but stop at so many failures
             close_timeout_s=600.0,
         )
         async with publisher:
@@ -308,7 +332,7 @@ def test_an_ordered_publisher_keeps_the_order_over_failures(
 def test_numbers_that_a_log_would_take_for_repeats_are_refused(url: str, tmp_path: Path) -> None:
     def publisher(place: str) -> Publisher:
         return Publisher(
-            url, channel="orders", outbox=tmp_path / place, declare="log", ordered=True, producer="shop"
+            url, channel="orders", outbox=tmp_path / place, declare="log", ordering=OrderingConfig("shop")
         )
 
     async def main() -> None:
@@ -325,14 +349,16 @@ def test_numbers_that_a_log_would_take_for_repeats_are_refused(url: str, tmp_pat
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"producer": "shop"}, "needs ordered=True"),
-        ({"ordered": True, "first_sequence": 3}, "a memory outbox with a producer"),
-        ({"ordered": True, "producer": "shop", "first_sequence": -1}, "a number from 0"),
+        ({"first_sequence": 3}, "first_sequence=3 numbers messages of a producer: name it"),
+        ({"producer": "shop", "first_sequence": -1}, "first_sequence must be an integer >= 0, got -1"),
+        ({"producer": "shop", "first_sequence": 3}, "an outbox file continues with its own numbers"),
     ],
 )
-def test_options_that_do_not_fit_together_are_refused(options: dict[str, Any], reason: str) -> None:
+def test_options_that_do_not_fit_together_are_refused(
+    options: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidValue, match=reason):
-        Publisher("memory://", channel="orders", outbox="memory", **options)
+        Publisher("memory://", channel="orders", outbox=tmp_path / "o.db", ordering=OrderingConfig(**options))
 
 
 def test_several_targets_and_how_many_are_required(tmp_path: Path, url: str) -> None:
@@ -343,37 +369,37 @@ def test_several_targets_and_how_many_are_required(tmp_path: Path, url: str) -> 
         async with Publisher(
             targets=[url, (other, "copies")], channel="orders", outbox=tmp_path / "a.db", declare="queue"
         ) as publisher:
-            await (await publisher.publish(b"both")).confirmed()
+            await (await publisher.publish(b"both")).wait_confirmed()
         assert [m.body for m in await take_all(url)] == [b"both"]
         assert [m.body for m in await take_all(other, "copies")] == [b"both"]
         async with Publisher(
-            targets=[dead, url], require=1, channel="orders", outbox=tmp_path / "b.db", declare="queue"
+            targets=[dead, url], required_confirms=1, channel="orders", outbox=tmp_path / "b.db", declare="queue"
         ) as publisher:
-            await (await publisher.publish(b"one is enough")).confirmed()
-            assert len(publisher.trouble) == 1
+            await (await publisher.publish(b"one is enough")).wait_confirmed()
+            assert len(publisher.problems) == 1
         async with Publisher(
             targets=[dead, url], channel="orders", outbox=tmp_path / "c.db", declare="queue", close_timeout_s=0.5
         ) as publisher:
             handle = await publisher.publish(b"both are required")
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(handle.confirmed(), 0.3)
+                await asyncio.wait_for(handle.wait_confirmed(), 0.3)
         with SqliteDatabase(tmp_path / "c.db") as database:
             assert Outbox(database).pending()[0] == 1
 
     asyncio.run(main())
 
 
-def test_a_message_that_no_broker_takes_is_rejected_and_the_others_go_on(url: str, outbox: str) -> None:
+def test_a_message_that_no_broker_takes_is_rejected_and_the_others_go_on(url: str, outbox: str | None) -> None:
     async def main() -> None:
         async with Publisher(
             f"{url}?max_body_bytes=1000", channel="orders", outbox=outbox, declare="queue"
         ) as publisher:
             large = await publisher.publish(bytes(2000), id="large")
             small = await publisher.publish(b"small")
-            await small.confirmed()
+            await small.wait_confirmed()
             with pytest.raises(Rejected, match="large cannot be published"):
-                await large.confirmed()
-            assert publisher.counters.rejected == 1
+                await large.wait_confirmed()
+            assert publisher.stats.rejected == 1
 
     asyncio.run(main())
 
@@ -394,13 +420,13 @@ def test_what_is_no_message_is_refused_at_the_call_and_others_go_on(
         async with Publisher(url, channel="orders", outbox=tmp_path / "o.db", declare="queue") as publisher:
             with pytest.raises((InvalidValue, StoreError), match=reason):
                 await publisher.publish(**options)
-            await (await publisher.publish(b"fit")).confirmed()
+            await (await publisher.publish(b"fit")).wait_confirmed()
 
     asyncio.run(main())
 
 
 def test_more_than_is_held_in_memory_stays_in_the_store_and_arrives(
-    url: str, outbox: str, monkeypatch: pytest.MonkeyPatch
+    url: str, outbox: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flyball.publisher.publisher._MOST_HELD", 50)
 
@@ -408,7 +434,7 @@ def test_more_than_is_held_in_memory_stays_in_the_store_and_arrives(
         await blocked_broker(url)
         async with Publisher(url, channel="orders", outbox=outbox) as publisher:
             handles = await publisher.publish_many(Message(b"%d" % n) for n in range(2000))
-            assert outbox == "memory" or publisher._backlog.held < 2000
+            assert outbox is None or publisher._backlog.held < 2000
             del handles[10:]  # nobody waits for most of them
             await free(url)
             async with await connect(url) as broker:
@@ -418,10 +444,10 @@ def test_more_than_is_held_in_memory_stays_in_the_store_and_arrives(
                     got = await receiver.receive(100)
                     await receiver.ack(*got)
                     seen += [int(delivery.message.body) for delivery in got]
-            await asyncio.gather(*(handle.confirmed() for handle in handles))
+            await asyncio.gather(*(handle.wait_confirmed() for handle in handles))
             assert sorted(seen) == list(range(2000))
             await publisher.drain()
-            assert publisher.counters.waiting == 0
+            assert publisher.stats.waiting == 0
 
     asyncio.run(main())
 
@@ -452,7 +478,7 @@ def test_sync_face_from_many_threads(tmp_path: Path) -> None:
         def work(thread: int) -> None:
             for number in range(50):
                 handle = publisher.publish(b"%d-%d" % (thread, number))
-            handle.confirmed(timeout_s=60.0)
+            handle.wait_confirmed(timeout_s=60.0)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
         for thread in threads:
@@ -460,7 +486,7 @@ def test_sync_face_from_many_threads(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
         publisher.drain()
-        assert publisher.counters.confirmed == 400
+        assert publisher.stats.confirmed == 400
     found = {message.body for message in asyncio.run(take_all(url))}
     assert found == {b"%d-%d" % (thread, number) for thread in range(8) for number in range(50)}
 
@@ -473,13 +499,14 @@ def test_the_sync_face_takes_the_same_parameters(method: str) -> None:
 
 def test_receipts_show_the_knee(url: str) -> None:
     async def main() -> None:
-        async with Publisher(url, channel="orders", outbox="memory", declare="queue") as publisher:
-            await (await publisher.publish(b"x")).confirmed()
+        async with Publisher(url, channel="orders", outbox=None, declare="queue") as publisher:
+            await (await publisher.publish(b"x")).wait_confirmed()
             await asyncio.sleep(0.01)
-            parts = publisher.receipts()[-1].action.parts
+            parts = publisher.steps()[-1].action.parts
             assert parts["knee"] == pytest.approx(parts["rate"] * parts["round_trip_s"])
             assert parts["round_trip_s"] > 0.0
-            assert publisher.telemetry()[0]["confirmed"] == 1
+            (target,) = publisher.stats.targets
+            assert (target.channel, target.confirmed, target.terms) == ("orders", 1, parts)
 
     asyncio.run(main())
 
@@ -488,12 +515,12 @@ def test_receipts_show_the_knee(url: str) -> None:
     ("options", "words"),
     [
         ({"targets": ["memory://"]}, "either a broker URL or targets"),
-        ({"when_full": "panic"}, "'wait', 'error' or 'drop', got 'panic'"),
-        ({"require": 2}, "from 1 to the number of targets, 1, got 2"),
-        ({"law": "pid"}, "controller 'pid' needs"),
-        ({"buffer": 0}, "at least 1 message, got 0"),
+        ({"when_full": "panic"}, "must be 'wait', 'error' or 'drop', got 'panic'"),
+        ({"required_confirms": 2}, r"between 1 and 1 \(the number of targets\), got 2"),
+        ({"controller": "pid"}, "controller 'pid' needs"),
+        ({"buffer": 0}, "buffer must be an integer >= 1 .*, got 0"),
     ],
 )
 def test_refuses_what_makes_no_sense(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
-        Publisher("memory://", channel="orders", outbox="memory", **options)
+        Publisher("memory://", channel="orders", outbox=None, **options)

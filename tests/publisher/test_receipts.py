@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flyball import Publisher
+from flyball import OrderingConfig, Publisher, ReceiptConfig
 from flyball.brokers import Broker, Message, Receiver, connect
 from flyball.brokers.receipts import Receipts
 from flyball.errors import InvalidValue
@@ -19,8 +19,8 @@ from flyball.store import Outbox, SqliteDatabase
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory" if request.param == "memory" else str(tmp_path / "outbox.db")
+def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
+    return None if request.param == "memory" else str(tmp_path / "outbox.db")
 
 
 @pytest.fixture(params=["memory", "rabbitmq", "kafka"])
@@ -34,14 +34,13 @@ def memory_url() -> str:
     return f"memory://{uuid.uuid4().hex}"
 
 
-def keeping(url: str, channel: str, outbox: str | Path, timeout_s: float = 600.0) -> Publisher:
+def keeping(url: str, channel: str, outbox: str | Path | None, timeout_s: float = 600.0) -> Publisher:
     return Publisher(
         url,
         channel=channel,
         outbox=outbox,
         declare="log" if url.startswith("kafka") else "queue",
-        keep_until="receipt",
-        receipt_timeout_s=timeout_s,
+        receipts=ReceiptConfig(timeout_s=timeout_s),
         close_timeout_s=60.0,
     )
 
@@ -76,7 +75,7 @@ def kept(place: str | Path) -> int:
         return Outbox(database).pending()[0]
 
 
-def test_messages_stay_until_their_receipt(url: str, outbox: str) -> None:
+def test_messages_stay_until_their_receipt(url: str, outbox: str | None) -> None:
     channel = f"orders-{uuid.uuid4().hex[:8]}"
 
     async def main() -> None:
@@ -84,16 +83,16 @@ def test_messages_stay_until_their_receipt(url: str, outbox: str) -> None:
             receiver = await reader(broker, channel)
             receipts = await Receipts.open(broker, f"{channel}.receipts")
             handles = await publisher.publish_many(Message(b"%d" % n) for n in range(10))
-            await asyncio.gather(*(handle.confirmed() for handle in handles))
+            await asyncio.gather(*(handle.wait_confirmed() for handle in handles))
             assert publisher._outbox.pending()[0] == 10
             first = await consume(receiver, receipts, 6)
-            await until(lambda: publisher.counters.received == 6)
+            await until(lambda: publisher.stats.received == 6)
             assert publisher._outbox.pending()[0] == 4
             rest = await consume(receiver, receipts, 4)
-            await until(lambda: publisher.counters.received == 10)
+            await until(lambda: publisher.stats.received == 10)
             assert publisher._outbox.pending() == (0, 0)
             assert {*first, *rest} == {handle.id for handle in handles}
-            assert publisher.counters.sent_again == 0
+            assert publisher.stats.sent_again == 0
             await receiver.close()
 
     asyncio.run(main())
@@ -101,7 +100,7 @@ def test_messages_stay_until_their_receipt(url: str, outbox: str) -> None:
 
 @pytest.mark.parametrize("broker_kind", ["memory", "rabbitmq"])
 def test_what_a_broker_lost_after_its_confirm_comes_again_under_its_own_id(
-    broker_kind: str, outbox: str, memory_url: str, request: pytest.FixtureRequest
+    broker_kind: str, outbox: str | None, memory_url: str, request: pytest.FixtureRequest
 ) -> None:
     url = memory_url if broker_kind == "memory" else str(request.getfixturevalue("amqp_url"))
     channel = f"orders-{uuid.uuid4().hex[:8]}"
@@ -109,17 +108,17 @@ def test_what_a_broker_lost_after_its_confirm_comes_again_under_its_own_id(
     async def main() -> None:
         async with await connect(url) as broker, keeping(url, channel, outbox, 0.3) as publisher:
             handles = await publisher.publish_many(Message(b"%d" % n) for n in range(20))
-            await asyncio.gather(*(handle.confirmed() for handle in handles))
+            await asyncio.gather(*(handle.wait_confirmed() for handle in handles))
             await broker.purge(channel)  # as if its disk had been lost
             receiver = await broker.receiver(channel)
             receipts = await Receipts.open(broker, f"{channel}.receipts")
             ids: set[str] = set()
             while len(ids) < 20:
                 ids.update(await consume(receiver, receipts, 1))
-            await until(lambda: publisher.counters.received == 20)
+            await until(lambda: publisher.stats.received == 20)
             assert ids == {handle.id for handle in handles}
-            assert publisher.counters.sent_again >= 20
-            assert (publisher.counters.accepted, publisher.counters.confirmed) == (20, 20)
+            assert publisher.stats.sent_again >= 20
+            assert (publisher.stats.accepted, publisher.stats.confirmed) == (20, 20)
             await receiver.close()
             await broker.delete(channel)
 
@@ -139,16 +138,16 @@ def test_receipts_and_what_has_none_survive_a_restart(memory_url: str, tmp_path:
             await consume(receiver, receipts, 7)  # while no publisher is there
             await consume(receiver, None, 3)
             async with keeping(memory_url, "orders", place, 0.5) as publisher:
-                await until(lambda: publisher.counters.received == 7)
+                await until(lambda: publisher.stats.received == 7)
                 again = await consume(receiver, receipts, 3)
-                await until(lambda: publisher.counters.received == 10)
+                await until(lambda: publisher.stats.received == 10)
                 assert again == [handle.id for handle in handles[7:]]
             assert kept(place) == 0
 
     asyncio.run(main())
 
 
-def test_a_receipt_that_comes_before_the_confirm_is_not_lost(memory_url: str, outbox: str) -> None:
+def test_a_receipt_that_comes_before_the_confirm_is_not_lost(memory_url: str, outbox: str | None) -> None:
     async def main() -> None:
         async with await connect(memory_url) as broker:
             await broker.declare("orders", max_bytes=100)
@@ -158,10 +157,10 @@ def test_a_receipt_that_comes_before_the_confirm_is_not_lost(memory_url: str, ou
                 handle = await publisher.publish(b"x", id="early")
                 await (await Receipts.open(broker, "orders.receipts")).send("early")
                 await asyncio.sleep(0.1)
-                assert publisher.counters.received == 0
+                assert publisher.stats.received == 0
                 await broker.purge("orders")
-                await handle.confirmed()
-                await until(lambda: publisher.counters.received == 1)
+                await handle.wait_confirmed()
+                await until(lambda: publisher.stats.received == 1)
                 assert publisher._outbox.pending() == (0, 0)
 
     asyncio.run(main())
@@ -185,7 +184,7 @@ def test_a_publisher_that_wants_no_receipts_forgets_what_an_earlier_one_kept_for
 
 def test_closing_says_how_many_have_no_receipt_where_nothing_keeps_them(memory_url: str) -> None:
     async def main() -> None:
-        publisher = keeping(memory_url, "orders", "memory")
+        publisher = keeping(memory_url, "orders", None)
         publisher._close_timeout_s = 0.2
         with pytest.raises(Undelivered, match=r"0 messages were not confirmed, 1 had no receipt within 0\.2 s"):
             async with publisher:
@@ -197,12 +196,15 @@ def test_closing_says_how_many_have_no_receipt_where_nothing_keeps_them(memory_u
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"keep_until": "later"}, "keep_until is 'confirm' or 'receipt', got 'later'"),
-        ({"keep_until": "receipt", "receipt_timeout_s": 0.0}, "seconds above 0, got 0.0"),
-        ({"receipts": "r"}, "only with keep_until='receipt'"),
-        ({"keep_until": "receipt", "ordered": True, "producer": "p"}, "drops what producer='p' sends again"),
+        ({"ordering": OrderingConfig("p")}, "drops what producer='p' sends again"),
+        ({"channel": None}, "receipts need a channel"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason):
-        Publisher("memory://", channel="orders", outbox="memory", **options)
+        Publisher("memory://", **{"channel": "orders", "outbox": None, "receipts": ReceiptConfig(), **options})
+
+
+def test_a_timeout_of_receipts_is_above_zero() -> None:
+    with pytest.raises(InvalidValue, match="timeout_s of receipts must be > 0, got 0"):
+        ReceiptConfig(timeout_s=0.0)

@@ -23,8 +23,8 @@ def messages(*names: str, urgency: int = 4) -> list[OutboxMessage]:
     return [OutboxMessage(id=name, channel="orders", body=name.encode(), urgency=urgency) for name in names]
 
 
-def ids(outbox: Outbox, limit: int = 100, ageing_s: float = 5.0) -> list[str]:
-    return [pending.message.id for pending in outbox.take(limit, ageing_s=ageing_s)]
+def ids(outbox: Outbox, limit: int = 100, urgency_step_s: float = 5.0) -> list[str]:
+    return [pending.message.id for pending in outbox.take(limit, urgency_step_s=urgency_step_s)]
 
 
 def lines(child: Popen[str]) -> Iterable[str]:
@@ -93,7 +93,7 @@ def test_urgent_ones_leave_first_and_low_classes_never_starve(database: SqliteDa
     outbox.append(messages("low", urgency=2))
     for now in range(1, 20):
         outbox.append(messages(f"urgent at {now}", urgency=0))
-    order = ids(outbox, ageing_s=5.0)
+    order = ids(outbox, urgency_step_s=5.0)
     # Class 2 may wait 2 · 5 s: it comes after the urgent ones accepted up to then, before all later ones.
     assert order.index("low") == order.index("urgent at 10") + (order.index("urgent at 10") < order.index("low"))
     assert order.index("urgent at 9") < order.index("low") < order.index("urgent at 11")

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from flyball.store import Outbox, OutboxMessage, SqliteDatabase
 
-AGEING_S = 3.0
+URGENCY_STEP_S = 3.0
 
 
 class OutboxModel(RuleBasedStateMachine):
@@ -43,11 +43,11 @@ class OutboxModel(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 5))
     def take(self, limit: int) -> None:
-        got = self.outbox.take(limit, ageing_s=AGEING_S)
+        got = self.outbox.take(limit, urgency_step_s=URGENCY_STEP_S)
         due: dict[int, float] = {}
         ranked = []
         for urgency, accepted_s, seq, id in sorted(self.waiting, key=lambda entry: entry[2]):
-            due[urgency] = max(due.get(urgency, float("-inf")), accepted_s + urgency * AGEING_S)
+            due[urgency] = max(due.get(urgency, float("-inf")), accepted_s + urgency * URGENCY_STEP_S)
             ranked.append((due[urgency], urgency, seq, id))
         expected = [id for _, _, _, id in sorted(ranked)[:limit]]
         assert [pending.message.id for pending in got] == expected

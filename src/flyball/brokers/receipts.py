@@ -1,6 +1,6 @@
 """Receipts: a consumer tells a publisher which messages have arrived, over a channel of their own.
 
-A publisher that keeps messages until their receipt (`Publisher(…, keep_until="receipt")`) reads that channel. A
+A publisher that keeps messages until their receipt (`Publisher(…, receipts=…)`) reads that channel. A
 consumer sends the receipt when it is done with a message, and acknowledges the message after that:
 
     receipts = await Receipts.open(broker, "orders.receipts")

@@ -252,7 +252,7 @@ async def _feed(
     async for fed in feed.run(url, stop):
         done = (await asyncio.to_thread(lambda: pipeline.totals)).events_in
         narrator.report(f"{fed.events:,} events published, {done:,} through tier 1, {narrator.alerts} alerts")
-    return None if fed is None else fed.publisher
+    return None if fed is None else fed.publisher.as_row()
 
 
 def _until(events: Events, deadline: float | None) -> Events:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import suppress
-from dataclasses import asdict
 
 import typer
 
@@ -28,13 +27,14 @@ def serve(
     from flyball.brokers.port import Kind
     from flyball.errors import InvalidValue
     from flyball.publisher.listen import Listener
-    from flyball.publisher.publisher import Counters, Publisher
+    from flyball.publisher.options import OutboxConfig
+    from flyball.publisher.publisher import Publisher, PublisherStats
 
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise InvalidValue(f"--listen is HOST:PORT, for example 127.0.0.1:8080, not {address!r}")
 
-    async def run() -> Counters:
+    async def run() -> PublisherStats:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -42,8 +42,7 @@ def serve(
         publisher = Publisher(
             url,
             channel=channel,
-            outbox=outbox,
-            max_bytes=max_outbox_bytes,
+            outbox=OutboxConfig(outbox, max_outbox_bytes),
             when_full="error",
             declare=kind,
             close_timeout_s=5.0,
@@ -53,8 +52,7 @@ def serve(
                 note(f"listening on http://{host}:{listener.port}/publish, outbox {outbox}")
                 with suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), seconds)
-            return publisher.counters
+            return publisher.stats
 
-    counters = asyncio.run(run())
-    document = {"channel": channel, **asdict(counters)}
+    document = {"channel": channel, **asyncio.run(run()).counts()}
     print_json(document) if json else typer.echo(table(list(document.items())))

@@ -33,9 +33,9 @@ class Backlog:
     """
 
     def __init__(
-        self, newest: int, *, required: int, ageing_s: float, most_held: int, unread: bool = True
+        self, newest: int, *, required: int, urgency_step_s: float, most_held: int, unread: bool = True
     ) -> None:
-        self._required, self._ageing_s, self._most_held = required, ageing_s, most_held
+        self._required, self._urgency_step_s, self._most_held = required, urgency_step_s, most_held
         self._known = newest
         self._unread: deque[_Range] = deque([_Range(1, newest, ours=False)] if newest and unread else [])
         # Somebody may be waiting for the confirm of a message that is in the store only.
@@ -57,7 +57,7 @@ class Backlog:
         self._known = seqs[-1]
         for handle, seq in zip(handles, seqs, strict=True):
             handle.seq, handle.accepted = seq, True
-            handle.due_s = now_s + handle.urgency * self._ageing_s
+            handle.due_s = now_s + handle.urgency * self._urgency_step_s
         # Behind unread ones nothing may overtake, except what is more urgent than usual.
         if not self._unread and self.has_room:
             self.held += len(handles)
@@ -92,7 +92,7 @@ class Backlog:
             self._unread.appendleft(_Range(looked_at + 1, last, ours))
         handles = []
         for pending in found:
-            fresh = from_store(pending, self._required, self._ageing_s)
+            fresh = from_store(pending, self._required, self._urgency_step_s)
             parked = self._parked.pop(pending.seq, None)
             if parked is not None:
                 parked.message = fresh.message

@@ -21,7 +21,7 @@ class Dropped(FlyballError, RuntimeError):
 
 
 class Handle:
-    """An accepted message: `id`, and `await confirmed()` until the broker (or as many as required) has it."""
+    """An accepted message: `id`, and `await wait_confirmed()` until the broker (or as many as required) has it."""
 
     __slots__ = (
         "__weakref__",
@@ -65,7 +65,7 @@ class Handle:
         fresh.seq, fresh.due_s, fresh.accepted = self.seq, self.due_s, True
         return fresh
 
-    async def confirmed(self) -> None:
+    async def wait_confirmed(self) -> None:
         """Wait for the confirm; raises `Rejected` where no broker will ever take it, `Dropped` if dropped."""
         if self._error is not None:
             raise self._error
@@ -115,13 +115,13 @@ def stored_form(handle: Handle) -> OutboxMessage:
     )
 
 
-def from_store(pending: Pending, required: int, ageing_s: float) -> Handle:
+def from_store(pending: Pending, required: int, urgency_step_s: float) -> Handle:
     """A message of an earlier run, or of the application's own transaction."""
     m = pending.message
     message = Message(m.body, m.id, m.key, m.headers, m.event_time_s, m.content_type)
     handle = Handle(message, m.channel, m.urgency, len(m.body), required)
     handle.seq, handle.accepted = pending.seq, True
-    handle.due_s = pending.accepted_s + m.urgency * ageing_s
+    handle.due_s = pending.accepted_s + m.urgency * urgency_step_s
     return handle
 
 

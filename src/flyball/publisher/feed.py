@@ -14,12 +14,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flyball.brokers import Broker, Message, connect
 from flyball.brokers.backoff import delays_s
 from flyball.errors import FlyballError
 from flyball.publisher.entry import Handle
+from flyball.publisher.lane import TargetStats
+from flyball.publisher.options import OrderingConfig
 from flyball.publisher.publisher import Publisher, Undelivered
 
 Events = Callable[[int], Iterator[bytes]]
@@ -37,10 +39,10 @@ class FeedFailed(FlyballError, RuntimeError):
 
 
 class Fed(NamedTuple):
-    """How many events the log holds, and the publisher's settings and estimates (`Publisher.telemetry`)."""
+    """How many events the log holds, and the publisher's settings and estimates (`Publisher.stats`)."""
 
     events: int
-    publisher: dict[str, Any]
+    publisher: TargetStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,8 @@ class Feed:
             publisher = Publisher(
                 url,
                 channel=self.log,
-                outbox="memory",
-                ordered=True,
-                producer=self.producer,
-                first_sequence=first,
+                outbox=None,
+                ordering=OrderingConfig(self.producer, first),
                 close_timeout_s=1.0,
             )
             number = first
@@ -76,10 +76,10 @@ class Feed:
             with suppress(Undelivered):
                 async with publisher:
                     async for number in self._publish(publisher, first, stop):  # noqa: B007
-                        yield Fed(first + publisher.counters.confirmed, publisher.telemetry()[0])
+                        yield Fed(first + publisher.stats.confirmed, publisher.stats.targets[0])
             if not stop.is_set():
                 await self._mark(broker, number)
-                yield Fed(number, publisher.telemetry()[0])
+                yield Fed(number, publisher.stats.targets[0])
 
     async def _mark(self, broker: Broker, number: int) -> None:
         # Numbered apart from the events, by how many there were: one mark for each end the input had.
@@ -100,21 +100,21 @@ class Feed:
         confirmed = 0
         under_way: deque[Handle] = deque()
         while not stop.is_set():
-            counters = publisher.counters
-            if counters.confirmed > confirmed or not counters.waiting:
-                confirmed, progress_s = counters.confirmed, clock()
+            stats = publisher.stats
+            if stats.confirmed > confirmed or not stats.waiting:
+                confirmed, progress_s = stats.confirmed, clock()
             while under_way and under_way[0].is_confirmed:
                 under_way.popleft()
-            if counters.rejected:
-                await asyncio.gather(*(handle.confirmed() for handle in under_way))  # raises its error
+            if stats.rejected:
+                await asyncio.gather(*(handle.wait_confirmed() for handle in under_way))  # raises its error
             if clock() - progress_s > _PATIENCE_S:
-                reason = "; ".join(publisher.trouble) or "it does not answer"
+                reason = "; ".join(publisher.problems) or "it does not answer"
                 raise FeedFailed(
                     f"log {self.log!r} has taken no event after {first + confirmed} for a minute: {reason}"
                 )
-            if ended and not counters.waiting:
+            if ended and not stats.waiting:
                 return
-            wanted = min(_LARGEST_GROUP, _MOST_WAITING - counters.waiting)
+            wanted = min(_LARGEST_GROUP, _MOST_WAITING - stats.waiting)
             if self.per_second is not None:
                 wanted = min(wanted, first + int((clock() - started_s) * self.per_second) + 1 - number)
             bodies = list(itertools.islice(remaining, max(0, wanted)))

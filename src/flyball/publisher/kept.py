@@ -31,8 +31,8 @@ class Kept(Protocol):
 class KeptInFile:
     blocks = True
 
-    def __init__(self, sent: SentMessages, required: int, ageing_s: float) -> None:
-        self._sent, self._required, self._ageing_s = sent, required, ageing_s
+    def __init__(self, sent: SentMessages, required: int, urgency_step_s: float) -> None:
+        self._sent, self._required, self._urgency_step_s = sent, required, urgency_step_s
 
     def mark(self, handles: Sequence[Handle]) -> None:
         self._sent.mark([handle.seq for handle in handles])
@@ -42,7 +42,7 @@ class KeptInFile:
 
     def overdue(self, timeout_s: float, limit: int) -> list[Handle]:
         found = self._sent.overdue(timeout_s, limit)
-        return [from_store(pending, self._required, self._ageing_s) for pending in found]
+        return [from_store(pending, self._required, self._urgency_step_s) for pending in found]
 
     def count(self) -> int:
         return self._sent.count()

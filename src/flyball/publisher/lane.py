@@ -9,9 +9,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from flyball.brokers import Broker, Message, Sender, SendResult, connect
@@ -29,7 +29,7 @@ _BACKLOG_OF_SETTLED = 10_000
 """Messages that enough other targets have confirmed already wait up to this number for a target that is behind."""
 _ENDLESS = 10**9
 
-# Times from 1970 that never go back: publishers on one host agree on them (the law `auto` asks for that).
+# Times from 1970 that never go back: publishers on one host agree on them (the controller `auto` asks for that).
 _EPOCH_S = time.time() - time.monotonic()
 
 
@@ -80,6 +80,31 @@ class LaneCounts:
     batches: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class TargetStats:
+    """One target of one channel: what is under way to it, its settings, and the controller's last step.
+
+    `terms` are the parts of that step (estimates such as the rate and the round trip), `reason` says why.
+    """
+
+    channel: str
+    target: int
+    pending: int
+    in_flight: int
+    confirmed: int
+    batches: int
+    batch: float
+    poll_s: float
+    window: float
+    terms: Mapping[str, float]
+    reason: str
+
+    def as_row(self) -> dict[str, Any]:
+        """All of it as one flat table row."""
+        row = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**{name: value for name, value in row.items() if name != "terms"}, **self.terms}
+
+
 class Lane:
     """Sends what it is given to one target until it is confirmed.
 
@@ -115,6 +140,23 @@ class Lane:
         self._timer: asyncio.TimerHandle | None = None
         self._delays: Iterator[float] = delays_s(_ENDLESS)
         self._closed = False
+
+    def stats(self, channel: str, number: int) -> TargetStats:
+        """This target, as number so many of its channel."""
+        command, last = self._state.command, self.receipts[-1].action if self.receipts else None
+        return TargetStats(
+            channel=channel,
+            target=number,
+            pending=self._state.pending,
+            in_flight=self._state.in_flight,
+            confirmed=self.counts.confirmed,
+            batches=self.counts.batches,
+            batch=command.most,
+            poll_s=command.poll_s,
+            window=command.window,
+            terms={} if last is None else dict(last.parts),
+            reason="" if last is None else last.reason,
+        )
 
     # --- from the publisher -------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
 
 from flyball.errors import FlyballError, InvalidValue
 from flyball.publisher.publisher import Publisher
@@ -108,7 +108,7 @@ class Listener:
             method, path, headers = _parse(head)
             keep = headers.get("connection", "").lower() != "close"
             if path == "/health" and method == "GET":
-                await _answer(writer, 200, asdict(self._publisher.counters), keep=keep)
+                await _answer(writer, 200, self._publisher.stats.counts(), keep=keep)
                 return keep
             if path != "/publish":
                 raise _Refusal(404, f"there is nothing at {path}: POST to /publish")
@@ -179,7 +179,9 @@ def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
     return parts[0], parts[1].partition("?")[0], headers
 
 
-async def _answer(writer: asyncio.StreamWriter, status: int, document: dict[str, object], *, keep: bool) -> None:
+async def _answer(
+    writer: asyncio.StreamWriter, status: int, document: Mapping[str, object], *, keep: bool
+) -> None:
     body = json.dumps(document).encode() + b"\n"
     extra = "Retry-After: 1\r\n" if status == 503 else ""
     head = (

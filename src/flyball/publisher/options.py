@@ -1,49 +1,99 @@
-"""Which options of a publisher fit together; each refusal says what to do."""
+"""Groups of a publisher's options, and checks that options fit together; each refusal says what to do."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from flyball.brokers.patterns import check_name
 from flyball.errors import InvalidValue
+from flyball.store.sqlite import Durability
 
-KeepUntil: TypeAlias = Literal["confirm", "receipt"]
+
+@dataclass(frozen=True, slots=True)
+class OutboxConfig:
+    """Where accepted messages wait for their confirms.
+
+    `path` is a SQLite file, which may be the application's own database; None keeps them in memory, where they are
+    lost when the process ends. `max_bytes` (default: 4 GiB in a file, 64 MiB in memory) bounds what may wait.
+    `durability`: accepted messages survive power loss, or only the end of the "process", which is faster.
+    """
+
+    path: str | Path | None
+    max_bytes: int | None = None
+    durability: Durability = "power"
+
+    def __post_init__(self) -> None:
+        if self.max_bytes is not None and self.max_bytes < 1:
+            raise InvalidValue(f"max_bytes must be an integer >= 1, got {self.max_bytes!r}")
 
 
-def check_room(when_full: str, buffer: int, ageing_s: float) -> None:
+@dataclass(frozen=True, slots=True)
+class ReceiptConfig:
+    """Messages stay in the outbox until a consumer's delivery receipt comes.
+
+    Receipts come on `channel` (default: the publisher's channel with ".receipts"; one for each outbox). A message
+    without one `timeout_s` after its confirm is published again, with the same id.
+    """
+
+    channel: str | None = None
+    timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not self.timeout_s > 0.0:
+            raise InvalidValue(f"the timeout_s of receipts must be > 0, got {self.timeout_s!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class OrderingConfig:
+    """Messages of a channel arrive in the order in which they were accepted, also after failures.
+
+    With a `producer`, messages carry their outbox number, and a log that drops repeats (`capabilities.dedup`)
+    holds each exactly once. `first_sequence` is the first number of an outbox in memory.
+    """
+
+    producer: str | None = None
+    first_sequence: int = 0
+
+    def __post_init__(self) -> None:
+        if self.first_sequence < 0:
+            raise InvalidValue(f"first_sequence must be an integer >= 0, got {self.first_sequence!r}")
+        if self.first_sequence and self.producer is None:
+            raise InvalidValue(f"first_sequence={self.first_sequence} numbers messages of a producer: name it")
+
+
+def outbox_config(outbox: str | Path | OutboxConfig | None) -> OutboxConfig:
+    """A plain path, or None for memory, is an outbox with the usual options."""
+    return outbox if isinstance(outbox, OutboxConfig) else OutboxConfig(outbox)
+
+
+def check_room(when_full: str, buffer: int, urgency_step_s: float) -> None:
     if when_full not in ("wait", "error", "drop"):
-        raise InvalidValue(f"when_full is 'wait', 'error' or 'drop', got {when_full!r}")
+        raise InvalidValue(f"when_full must be 'wait', 'error' or 'drop', got {when_full!r}")
     if buffer < 1:
-        raise InvalidValue(f"the receive buffer holds at least 1 message, got {buffer}")
-    if not ageing_s >= 0.0:
-        raise InvalidValue(f"ageing_s is a number of seconds from 0, got {ageing_s!r}")
+        raise InvalidValue(f"buffer must be an integer >= 1 (messages), got {buffer!r}")
+    if not urgency_step_s >= 0.0:
+        raise InvalidValue(f"urgency_step_s must be >= 0, got {urgency_step_s!r}")
 
 
-def check_order(ordered: bool, producer: str | None, first_sequence: int, outbox: str | Path) -> None:
-    if producer is not None and not ordered:
-        raise InvalidValue(f"producer={producer!r} numbers messages in their order: it needs ordered=True")
-    if first_sequence < 0 or (first_sequence and (producer is None or outbox != "memory")):
+def check_ordering(ordering: OrderingConfig | None, outbox: OutboxConfig) -> None:
+    if ordering is not None and ordering.first_sequence and outbox.path is not None:
         raise InvalidValue(
-            f"first_sequence={first_sequence} is a number from 0 for a memory outbox with a producer: "
-            "an outbox file goes on with its own numbers"
+            f"first_sequence={ordering.first_sequence} is for an outbox in memory: an outbox file continues with "
+            "its own numbers"
         )
 
 
 def receipts_channel(
-    keep_until: str, receipts: str | None, timeout_s: float, channel: str | None, producer: str | None
+    receipts: ReceiptConfig | None, channel: str | None, ordering: OrderingConfig | None
 ) -> str | None:
     """Where receipts come; None: they are not waited for."""
-    if keep_until not in ("confirm", "receipt"):
-        raise InvalidValue(f"keep_until is 'confirm' or 'receipt', got {keep_until!r}")
-    if keep_until == "confirm":
-        if receipts is not None:
-            raise InvalidValue(f"receipts={receipts!r} are waited for only with keep_until='receipt'")
+    if receipts is None:
         return None
-    if not timeout_s > 0.0:
-        raise InvalidValue(f"receipt_timeout_s is a number of seconds above 0, got {timeout_s!r}")
-    if producer is not None:
-        raise InvalidValue(f"a log drops what producer={producer!r} sends again: keep_until='receipt' cannot work")
-    if receipts is None and channel is None:
-        raise InvalidValue("receipts need a channel: name it, receipts=…, or the publisher's own, channel=…")
-    return check_name(receipts or f"{channel}.receipts")
+    if ordering is not None and ordering.producer is not None:
+        raise InvalidValue(
+            f"a log drops what producer={ordering.producer!r} sends again: receipts need a publisher without one"
+        )
+    if receipts.channel is None and channel is None:
+        raise InvalidValue("receipts need a channel: ReceiptConfig(channel=…), or the publisher's own, channel=…")
+    return check_name(receipts.channel or f"{channel}.receipts")

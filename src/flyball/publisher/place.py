@@ -10,9 +10,9 @@ from typing import IO
 from flyball.errors import FlyballError
 from flyball.publisher.kept import Kept, KeptInFile, KeptInMemory
 from flyball.publisher.memory_outbox import MemoryOutbox, OutboxLike
+from flyball.publisher.options import OutboxConfig
 from flyball.store import Outbox, SqliteDatabase, StoreError
 from flyball.store.sent import SentMessages
-from flyball.store.sqlite import Durability
 
 _MEMORY_BYTES = 64 << 20
 _DISK_BYTES = 4 << 30
@@ -25,31 +25,29 @@ class OutboxInUse(FlyballError, RuntimeError):
 class Place:
     """An open outbox; opening and closing it waits for the disk. `memory` is it where there is no file."""
 
-    def __init__(
-        self, where: str | Path, max_bytes: int | None, durability: Durability, first_sequence: int
-    ) -> None:
+    def __init__(self, config: OutboxConfig, first_sequence: int) -> None:
         self.memory: MemoryOutbox | None = None
         self._lock: IO[str] | None = None
         self.database: SqliteDatabase | None = None
         self.outbox: OutboxLike
-        if where == "memory":
-            self.outbox = self.memory = MemoryOutbox(max_bytes or _MEMORY_BYTES, newest=first_sequence)
+        if config.path is None:
+            self.outbox = self.memory = MemoryOutbox(config.max_bytes or _MEMORY_BYTES, newest=first_sequence)
             return
-        path = Path(where)
+        path = Path(config.path)
         self._lock = _locked(path)
         try:
-            self.database = SqliteDatabase(path, durability=durability)
-            self.outbox = Outbox(self.database, max_bytes=max_bytes or _DISK_BYTES)
+            self.database = SqliteDatabase(path, durability=config.durability)
+            self.outbox = Outbox(self.database, max_bytes=config.max_bytes or _DISK_BYTES)
         except BaseException:
             self.close()
             raise
 
-    def kept(self, required: int, ageing_s: float) -> Kept:
+    def kept(self, required: int, urgency_step_s: float) -> Kept:
         """Where confirmed messages wait for their receipts."""
         if self.memory is not None:
             return KeptInMemory(self.memory, required)
         assert self.database is not None
-        return KeptInFile(SentMessages(self.database), required, ageing_s)
+        return KeptInFile(SentMessages(self.database), required, urgency_step_s)
 
     def forget_sent(self) -> None:
         """An earlier run waited for receipts and this one does not: the broker has those messages."""

@@ -10,7 +10,7 @@ the store's affair.
 
 One publish event, in the words of S4: every T_poll the store is looked at; if N messages wait, or the first of
 them has waited for T, up to N are read and handed over, as far as the window (S4: the number of workers) has room;
-the rest of the batch is handed over as room comes. The law of the catalogue sets N, T_poll and the window.
+the rest of the batch is handed over as room comes. The controller sets N, T_poll and the window.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _URGENT_PART = 8
 class Policy:
     """What a publisher decides with.
 
-    `max_wait_s` is S4's T: how long messages may wait for a batch to fill. After `silent_s` without any confirm
+    `batch_wait_s` is S4's T: how long messages may wait for a batch to fill. After `silent_s` without any confirm
     for what is on the way, the broker counts as in trouble. `ordered`: one batch is on the way at a time, as large
     as the window, so that what has to be sent again is never behind what came later.
     """
 
-    law: Controller[Any]
-    max_wait_s: float = 0.2
+    controller: Controller[Any]
+    batch_wait_s: float = 0.2
     silent_s: float = 1.0
     ordered: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("max_wait_s", "silent_s"):
+        for name in ("batch_wait_s", "silent_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0.0):
                 raise InvalidValue(f"{name} of a publisher is a positive number of seconds, got {value!r}")
@@ -130,7 +130,7 @@ Event: TypeAlias = Accepted | Withdrawn | Urgent | Confirmed | Failed | Blocked 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """One step of the law: what it saw, what it commands, and why."""
+    """One step of the controller: what it saw, what it commands, and why."""
 
     time_s: float
     measured: Measured
@@ -139,7 +139,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Batches to send now, when to come back at the latest (None: an event will come), the law's receipts."""
+    """Batches to send now, when to come back at the latest (None: an event will come), the steps taken."""
 
     send: tuple[Batch, ...] = ()
     wake_s: float | None = None
@@ -150,7 +150,7 @@ class Decisions:
 class State:
     """All that a publisher's decisions depend on. Counts are in messages, times in seconds on any one clock."""
 
-    law: Any
+    controller_state: Any
     command: Batching
     pending: int = 0
     urgent: int = 0
@@ -173,7 +173,7 @@ class State:
     blocked: bool = False
     stepped_s: float = 0.0
     arrivals: int = 0
-    """Accepted since the law's last step."""
+    """Accepted since the controller's last step."""
 
 
 def start(policy: Policy, now_s: float, *, batch: int = 1, pending: int = 0) -> State:
@@ -181,11 +181,13 @@ def start(policy: Policy, now_s: float, *, batch: int = 1, pending: int = 0) -> 
     if batch < 1:
         raise InvalidValue(f"the initial batch of a publisher has at least 1 message, got {batch}")
     command = Batching(float(batch), float(batch), 0.0, float(batch))
-    law = policy.law.initial(tuple(command))
-    # The first step shows the law's own opening command: nothing has happened yet.
-    law, action = policy.law.step(law, Sample(now_s, 0.0, 0.0, tuple(Measured(pending=float(pending)))))
+    memory = policy.controller.initial(tuple(command))
+    # The first step shows the controller's own opening command: nothing has happened yet.
+    memory, action = policy.controller.step(
+        memory, Sample(now_s, 0.0, 0.0, tuple(Measured(pending=float(pending))))
+    )
     return State(
-        law=law,
+        controller_state=memory,
         command=_command(action, command),
         pending=pending,
         next_poll_s=now_s,
@@ -278,14 +280,16 @@ def _step(
     *,
     trouble: float = 0.0,
 ) -> State:
-    """Let the law see what happened."""
+    """Let the controller see what happened."""
     seen = (seen or Measured(in_flight=float(state.in_flight)))._replace(
         pending=float(state.pending), arrivals=float(state.arrivals), trouble=trouble
     )
     sample = Sample(now_s, now_s - state.stepped_s, 0.0, tuple(seen), tuple(state.command))
-    law, action = policy.law.step(state.law, sample)
+    memory, action = policy.controller.step(state.controller_state, sample)
     receipts.append(Receipt(now_s, seen, action))
-    return replace(state, law=law, command=_command(action, state.command), stepped_s=now_s, arrivals=0)
+    return replace(
+        state, controller_state=memory, command=_command(action, state.command), stepped_s=now_s, arrivals=0
+    )
 
 
 def _command(action: Action, before: Batching) -> Batching:
@@ -337,7 +341,7 @@ def _begin(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) 
     polled = command.poll_s > 0.0
     if polled and now_s < state.next_poll_s:
         return state
-    waited = now_s >= state.waiting_since_s + policy.max_wait_s
+    waited = now_s >= state.waiting_since_s + policy.batch_wait_s
     if state.pending > 0 and (state.pending >= command.least or waited):
         most = max(command.most, command.window) if policy.ordered else command.most
         count = max(1, min(state.pending, int(most)))
@@ -362,5 +366,5 @@ def _wake_s(policy: Policy, state: State, now_s: float) -> float | None:
         if state.command.poll_s > 0.0:
             times += [state.next_poll_s] if state.polling else []
         elif state.pending:
-            times.append(state.waiting_since_s + policy.max_wait_s)
+            times.append(state.waiting_since_s + policy.batch_wait_s)
     return min(times) if times else None

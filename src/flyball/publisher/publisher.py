@@ -2,7 +2,7 @@
 
     async with Publisher("amqp://localhost/", channel="orders", outbox="orders.db") as publisher:
         handle = await publisher.publish(b"...")      # safe in the outbox
-        await handle.confirmed()                      # the broker has it
+        await handle.wait_confirmed()                 # the broker has it
 
 The parts, as in S4::
 
@@ -18,7 +18,7 @@ import asyncio
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -33,15 +33,22 @@ from flyball.publisher import policy as rules
 from flyball.publisher.backlog import Backlog
 from flyball.publisher.entry import Dropped, Handle, Rejected, check_fit
 from flyball.publisher.intake import Intake, WhenFull
-from flyball.publisher.lane import Lane, Target, now_s
+from flyball.publisher.lane import Lane, Target, TargetStats, now_s
 from flyball.publisher.memory_outbox import MemoryOutbox, OutboxLike
-from flyball.publisher.options import KeepUntil, check_order, check_room, receipts_channel
+from flyball.publisher.options import (
+    OrderingConfig,
+    OutboxConfig,
+    ReceiptConfig,
+    check_ordering,
+    check_room,
+    outbox_config,
+    receipts_channel,
+)
 from flyball.publisher.place import Place
 from flyball.publisher.pool import WorkerPool
 from flyball.publisher.receipts import ReceiptKeeper
 from flyball.store import Full, StoreError
 from flyball.store.outbox import LEAST_URGENT, USUAL
-from flyball.store.sqlite import Durability
 
 _OVERHEAD_BYTES = 200
 _MOST_HELD = 20_000
@@ -58,10 +65,10 @@ class Undelivered(FlyballError, RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class PublisherStats:
     """Messages since the publisher was opened; `waiting` are accepted and not confirmed.
 
-    `received` and `sent_again` count receipts and what was published again for want of one (`keep_until`).
+    `received` and `sent_again` count delivery receipts, and messages published again for want of one.
     """
 
     accepted: int
@@ -75,77 +82,75 @@ class Counters:
     buffered: int
     received: int
     sent_again: int
+    targets: tuple[TargetStats, ...]
+
+    def counts(self) -> dict[str, int]:
+        """The numbers of messages alone."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "targets"}
 
 
 class Publisher:
-    """Publishes to `channel` at one broker (`url`) or at several (`targets`, of which `require` must confirm).
+    """Publishes to `channel` at one broker (`url`) or at several (`targets`).
 
-    `outbox` is the path of a SQLite file, which may be the application's own database, or "memory". `law` is
-    "auto", "s4", "static" or a controller of your own; `batch` its initial N. When there is no room (receive
-    buffer of `buffer` messages, outbox of `max_bytes`), `publish` waits, raises (`when_full="error"`) or drops
-    and counts. `ageing_s`: a message of urgency u waits at most u · ageing_s longer than an urgent one.
-    `declare` makes the channel ("queue" or "log") where it does not exist. `workers` are the threads for
-    store work. With `require` below the number of targets, a message is done when that many have it; the
-    others still get it while this process lives and they are not too far behind.
+    `async with Publisher(…)`: entered, it runs; left, it waits until everything is confirmed, at most
+    `close_timeout_s`, and closes. Left by an exception it closes at once; a file keeps what is not confirmed.
 
-    `keep_until="receipt"`: messages stay in the outbox until a consumer's receipt comes on the channel `receipts`
-    (by default the channel's name with ".receipts"; one for each outbox) and are published again, with the same
-    id, when there is none `receipt_timeout_s` after the confirm.
+    `outbox` is the path of a SQLite file, an `OutboxConfig`, or None: in memory. `controller` is "auto", "s4",
+    "static" or a controller of your own; `batch` is its initial batch size, `batch_wait_s` how long messages may
+    wait for a batch to fill. When there is no room (receive buffer of `buffer` messages, `max_bytes` of the
+    outbox), `publish` waits, raises (`when_full="error"`) or drops and counts. A message of urgency u waits at
+    most u · `urgency_step_s` longer than an urgent one. `declare` makes the channel ("queue" or "log") where it
+    does not exist. `workers` are the threads for store work. With `required_confirms` below the number of targets,
+    a message is done when that many have it; the others still get it while this process lives and they are not too
+    far behind.
 
-    `ordered`: messages of a channel arrive in the order in which they were accepted, also after failures (repeats
-    may follow); one batch at a time is on the way then, and there are no urgency classes. With a `producer`,
-    messages carry their outbox number, `first_sequence` being the first of a memory outbox, and a log that drops
-    repeats (`capabilities.dedup`) holds each exactly once.
+    `receipts` keeps messages in the outbox until consumers say that they are done with them (`ReceiptConfig`).
+    `ordering` keeps the order of messages (`OrderingConfig`; repeats may follow): one batch at a time is on the
+    way then, and there are no urgency classes.
     """
 
     def __init__(
         self,
         url: str | None = None,
         *,
-        outbox: str | Path,
+        outbox: str | Path | OutboxConfig | None,
         channel: str | None = None,
         targets: Sequence[str | tuple[str, str]] | None = None,
-        require: int | None = None,
-        law: str | Controller[Any] = "auto",
+        required_confirms: int | None = None,
+        controller: str | Controller[Any] = "auto",
         batch: int = 1,
+        batch_wait_s: float = 0.2,
         when_full: WhenFull = "wait",
         buffer: int = 10_000,
-        max_bytes: int | None = None,
-        durability: Durability = "power",
-        ageing_s: float = 5.0,
-        max_wait_s: float = 0.2,
+        urgency_step_s: float = 5.0,
         declare: Kind | None = None,
-        ordered: bool = False,
-        producer: str | None = None,
-        first_sequence: int = 0,
-        keep_until: KeepUntil = "confirm",
-        receipts: str | None = None,
-        receipt_timeout_s: float = 60.0,
+        ordering: OrderingConfig | None = None,
+        receipts: ReceiptConfig | None = None,
         workers: int = 2,
         close_timeout_s: float = 30.0,
     ) -> None:
         if (url is None) == (targets is None):
             raise InvalidValue("a publisher needs either a broker URL or targets=[…], and not both")
-        check_room(when_full, buffer, ageing_s)
-        check_order(ordered, producer, first_sequence, outbox)
+        self._outbox_config = outbox_config(outbox)
+        check_room(when_full, buffer, urgency_step_s)
+        check_ordering(ordering, self._outbox_config)
         self._channel = None if channel is None else check_name(channel)
         self._targets = [url] if url is not None else list(targets or [])
         count = len(self._targets)
-        self._require = count if require is None else require
-        if not 1 <= self._require <= count:
-            raise InvalidValue(f"require is from 1 to the number of targets, {count}, got {require}")
-        self._receipts_channel = receipts_channel(keep_until, receipts, receipt_timeout_s, channel, producer)
-        self._receipt_timeout_s = receipt_timeout_s
+        self._required = count if required_confirms is None else required_confirms
+        if not 1 <= self._required <= count:
+            raise InvalidValue(
+                f"required_confirms must be between 1 and {count} (the number of targets), got {required_confirms}"
+            )
+        self._receipts, self._receipts_channel = receipts, receipts_channel(receipts, channel, ordering)
         self._keeper: ReceiptKeeper | None = None
-        self._ordered, self._producer, self._first_sequence = ordered, producer, first_sequence
-        law = catalogue.make(law) if isinstance(law, str) else law
-        self._policy = rules.Policy(law, max_wait_s, ordered=ordered)
-        rules.start(self._policy, 0.0, batch=batch)  # a law that does not fit is refused here, not later
-        self._batch, self._declare, self._ageing_s = batch, declare, ageing_s
+        self._ordering = ordering
+        controller = catalogue.make(controller) if isinstance(controller, str) else controller
+        self._policy = rules.Policy(controller, batch_wait_s, ordered=ordering is not None)
+        rules.start(self._policy, 0.0, batch=batch)  # a controller that does not fit is refused here, not later
+        self._batch, self._declare, self._urgency_step_s = batch, declare, urgency_step_s
         self._when_full, self._buffer = when_full, buffer
-        self._max_bytes, self._durability = max_bytes, durability
         self._workers, self._close_timeout_s = workers, close_timeout_s
-        self._where = outbox
         self._place: Place | None = None
         self._memory: MemoryOutbox | None = None
         self._outbox: OutboxLike
@@ -167,7 +172,10 @@ class Publisher:
         self._accounting = asyncio.Lock()
         try:
             self._place = await self._pool.run(
-                "receive", Place, self._where, self._max_bytes, self._durability, self._first_sequence
+                "receive",
+                Place,
+                self._outbox_config,
+                0 if self._ordering is None else self._ordering.first_sequence,
             )
             self._memory, self._outbox = self._place.memory, self._place.outbox
             newest = self._newest = await self._pool.run("publish", self._outbox.newest)
@@ -176,8 +184,8 @@ class Publisher:
             self._backlog = Backlog(
                 newest,
                 unread=self._memory is None,
-                required=self._require,
-                ageing_s=self._ageing_s,
+                required=self._required,
+                urgency_step_s=self._urgency_step_s,
                 most_held=most_held,
             )
             self._intake = Intake(
@@ -203,15 +211,15 @@ class Publisher:
         return self
 
     async def _prepare_receipts(self, place: Place) -> None:
-        if self._receipts_channel is None:
+        if self._receipts is None or self._receipts_channel is None:
             await self._pool.run("publish", place.forget_sent)
             return
         self._keeper = ReceiptKeeper(
-            place.kept(self._require, self._ageing_s),
+            place.kept(self._required, self._urgency_step_s),
             self._pool,
             urls=[target if isinstance(target, str) else target[0] for target in self._targets],
             channel=self._receipts_channel,
-            timeout_s=self._receipt_timeout_s,
+            timeout_s=self._receipts.timeout_s,
             send_again=self._send_again,
             on_received=self._on_received,
             is_behind=lambda: (self._backlog.next_range() or (sys.maxsize, 0))[0] <= self._newest,
@@ -246,28 +254,29 @@ class Publisher:
         id: str | None = None,
         channel: str | None = None,
     ) -> Handle:
-        """Accept a message; returns when it is safe in the outbox. `handle.confirmed()` awaits the broker."""
+        """Accept a message; returns when it is safe in the outbox. `handle.wait_confirmed()` awaits the broker."""
         message = Message(body, id or new_id(), key, headers or {}, event_time_s, content_type)
         (handle,) = await self.publish_many((message,), urgency=urgency, channel=channel)
-        error = handle._error
-        if error is not None and not handle.accepted and not isinstance(error, Dropped):
-            raise error
         return handle
 
     async def publish_many(
         self, messages: Iterable[Message], *, urgency: int = USUAL, channel: str | None = None
     ) -> list[Handle]:
-        """Accept many at once: one wait for the disk. A message that was refused says so in its handle."""
+        """Accept many at once: one wait for the disk.
+
+        Raises, as `publish` does, where a message was refused; what was accepted beside it stays accepted. Who
+        wants to know the fate of each calls `publish` for each: calls at the same time share commits, too.
+        """
         if not self._open:
             raise InvalidValue("this publisher is not open: use it in `async with Publisher(…) as publisher`")
         if not 0 <= urgency <= LEAST_URGENT:
             raise InvalidValue(f"urgency is a class from 0 (most urgent) to {LEAST_URGENT}, not {urgency!r}")
-        if self._ordered and urgency != USUAL:
+        if self._ordering is not None and urgency != USUAL:
             raise InvalidValue(f"urgency {urgency} would overtake, and this publisher is ordered: leave it out")
         name = self._channel if channel is None else check_name(channel)
         if name is None:
             raise InvalidValue("this publisher has no channel of its own: name one, publish(…, channel=…)")
-        required = self._require
+        required = self._required
         handles = []
         for message in messages:
             check_fit(message)
@@ -280,6 +289,9 @@ class Publisher:
             await self._intake.accept(handles)
         else:
             await self._accept_in_memory(self._memory, handles)
+        for handle in handles:
+            if handle._error is not None and not handle.accepted and not isinstance(handle._error, Dropped):
+                raise handle._error
         return handles
 
     async def _accept_in_memory(self, outbox: MemoryOutbox, handles: list[Handle]) -> None:
@@ -316,9 +328,10 @@ class Publisher:
     # --- what it says about itself ------------------------------------------------------------------------------
 
     @property
-    def counters(self) -> Counters:
+    def stats(self) -> PublisherStats:
+        """Counts since it was opened, and the settings of each target."""
         lanes = [lane for lanes in self._lanes.values() for lane in lanes]
-        return Counters(
+        return PublisherStats(
             accepted=self._accepted,
             confirmed=self._confirmed,
             dropped=self._dropped + self._intake.dropped,
@@ -330,40 +343,24 @@ class Publisher:
             buffered=self._intake.buffered,
             received=0 if self._keeper is None else self._keeper.received,
             sent_again=0 if self._keeper is None else self._keeper.sent_again,
+            targets=tuple(
+                lane.stats(channel, number)
+                for channel, lanes_of_channel in self._lanes.items()
+                for number, lane in enumerate(lanes_of_channel)
+            ),
         )
 
     @property
-    def trouble(self) -> list[str]:
+    def problems(self) -> list[str]:
         """One sentence for each target that takes nothing at the moment."""
         troubles = [lane.trouble for lanes in self._lanes.values() for lane in lanes]
         troubles += [self._keeper.trouble] if self._keeper is not None else []
         return [str(trouble) for trouble in troubles if trouble is not None]
 
-    def receipts(self, channel: str | None = None) -> list[rules.Receipt]:
-        """The newest steps of the law, oldest first: what it saw, what it set, and why."""
+    def steps(self, channel: str | None = None) -> list[rules.Receipt]:
+        """The newest steps of the controller, oldest first: what it saw, what it set, and why."""
         lanes = self._lanes.get(channel or self._channel or "", [])
         return sorted((receipt for lane in lanes for receipt in lane.receipts), key=lambda r: r.time_s)
-
-    def telemetry(self) -> list[dict[str, Any]]:
-        """One row for each target: its settings and what the law measured last."""
-        return [
-            {
-                "channel": channel,
-                "target": number,
-                "pending": lane.state.pending,
-                "in_flight": lane.state.in_flight,
-                "batch": lane.state.command.most,
-                "poll_s": lane.state.command.poll_s,
-                "window": lane.state.command.window,
-                "confirmed": lane.counts.confirmed,
-                "batches": lane.counts.batches,
-                **(dict(lane.receipts[-1].action.parts) if lane.receipts else {}),
-                "reason": lane.receipts[-1].action.reason if lane.receipts else "",
-                "code": lane.receipts[-1].action.code.value if lane.receipts else "",
-            }
-            for channel, lanes in self._lanes.items()
-            for number, lane in enumerate(lanes)
-        ]
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -375,7 +372,7 @@ class Publisher:
                     Target(
                         *((target, channel) if isinstance(target, str) else target),
                         self._declare,
-                        self._producer,
+                        None if self._ordering is None else self._ordering.producer,
                         self._newest,
                     ),
                     self._policy,
@@ -504,7 +501,7 @@ class Publisher:
             await asyncio.wait_for(self._all_done(), self._close_timeout_s)
         except TimeoutError:
             if self._memory is not None:
-                reasons = "; ".join(self.trouble) or "the broker is slow"
+                reasons = "; ".join(self.problems) or "the broker is slow"
                 kept = 0 if self._keeper is None else await self._keeper.waiting()
                 without = f", {kept} had no receipt" if kept else ""
                 raise Undelivered(

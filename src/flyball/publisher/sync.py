@@ -2,7 +2,7 @@
 
     with SyncPublisher("amqp://localhost/", channel="orders", outbox="orders.db") as publisher:
         handle = publisher.publish(b"...")     # from any thread; returns when it is safe in the outbox
-        handle.confirmed()                     # waits for the broker
+        handle.wait_confirmed()                # waits for the broker
 
 Calls from several threads share commits, as concurrent tasks do.
 """
@@ -21,10 +21,10 @@ from flyball.brokers.port import HeaderValue, Kind
 from flyball.control.step import Controller
 from flyball.publisher.entry import Handle
 from flyball.publisher.intake import WhenFull
-from flyball.publisher.options import KeepUntil
-from flyball.publisher.publisher import Counters, Publisher
+from flyball.publisher.options import OrderingConfig, OutboxConfig, ReceiptConfig
+from flyball.publisher.policy import Receipt
+from flyball.publisher.publisher import Publisher, PublisherStats
 from flyball.store.outbox import USUAL
-from flyball.store.sqlite import Durability
 
 Result = TypeVar("Result")
 
@@ -42,9 +42,9 @@ class SyncHandle:
     def is_confirmed(self) -> bool:
         return self._handle.is_confirmed
 
-    def confirmed(self, timeout_s: float | None = None) -> None:
+    def wait_confirmed(self, timeout_s: float | None = None) -> None:
         """Wait until the broker has it; TimeoutError after `timeout_s`."""
-        self._publisher._call(asyncio.wait_for(self._handle.confirmed(), timeout_s))
+        self._publisher._call(asyncio.wait_for(self._handle.wait_confirmed(), timeout_s))
 
 
 class SyncPublisher:
@@ -54,25 +54,19 @@ class SyncPublisher:
         self,
         url: str | None = None,
         *,
-        outbox: str | Path,
+        outbox: str | Path | OutboxConfig | None,
         channel: str | None = None,
         targets: Sequence[str | tuple[str, str]] | None = None,
-        require: int | None = None,
-        law: str | Controller[Any] = "auto",
+        required_confirms: int | None = None,
+        controller: str | Controller[Any] = "auto",
         batch: int = 1,
+        batch_wait_s: float = 0.2,
         when_full: WhenFull = "wait",
         buffer: int = 10_000,
-        max_bytes: int | None = None,
-        durability: Durability = "power",
-        ageing_s: float = 5.0,
-        max_wait_s: float = 0.2,
+        urgency_step_s: float = 5.0,
         declare: Kind | None = None,
-        ordered: bool = False,
-        producer: str | None = None,
-        first_sequence: int = 0,
-        keep_until: KeepUntil = "confirm",
-        receipts: str | None = None,
-        receipt_timeout_s: float = 60.0,
+        ordering: OrderingConfig | None = None,
+        receipts: ReceiptConfig | None = None,
         workers: int = 2,
         close_timeout_s: float = 30.0,
     ) -> None:
@@ -81,22 +75,16 @@ class SyncPublisher:
             outbox=outbox,
             channel=channel,
             targets=targets,
-            require=require,
-            law=law,
+            required_confirms=required_confirms,
+            controller=controller,
             batch=batch,
+            batch_wait_s=batch_wait_s,
             when_full=when_full,
             buffer=buffer,
-            max_bytes=max_bytes,
-            durability=durability,
-            ageing_s=ageing_s,
-            max_wait_s=max_wait_s,
+            urgency_step_s=urgency_step_s,
             declare=declare,
-            ordered=ordered,
-            producer=producer,
-            first_sequence=first_sequence,
-            keep_until=keep_until,
+            ordering=ordering,
             receipts=receipts,
-            receipt_timeout_s=receipt_timeout_s,
             workers=workers,
             close_timeout_s=close_timeout_s,
         )
@@ -158,11 +146,18 @@ class SyncPublisher:
         self._call(self._publisher.drain())
 
     @property
-    def counters(self) -> Counters:
-        return self._publisher.counters
+    def stats(self) -> PublisherStats:
+        """Counts since it was opened, and the settings of each target."""
+        return self._publisher.stats
 
-    def telemetry(self) -> list[dict[str, Any]]:
-        return self._publisher.telemetry()
+    @property
+    def problems(self) -> list[str]:
+        """One sentence for each target that takes nothing at the moment."""
+        return self._publisher.problems
+
+    def steps(self, channel: str | None = None) -> list[Receipt]:
+        """The newest steps of the controller, oldest first: what it saw, what it set, and why."""
+        return self._publisher.steps(channel)
 
     def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -118,10 +118,10 @@ class Outbox:
         now_s = self._clock()
         return self._database.write(lambda transaction: _insert(transaction, messages, now_s))
 
-    def take(self, limit: int, *, ageing_s: float = 5.0) -> list[Pending]:
+    def take(self, limit: int, *, urgency_step_s: float = 5.0) -> list[Pending]:
         """The next messages to send, at most `limit`, in order; they are ours until confirmed or given back."""
         with self._taking:
-            chosen = self._database.read(lambda t: self._choose(t, limit, ageing_s))
+            chosen = self._database.read(lambda t: self._choose(t, limit, urgency_step_s))
             for pending in chosen:
                 urgency = pending.message.urgency
                 self._returned.pop(pending.seq, None)
@@ -192,14 +192,16 @@ class Outbox:
         )
         return None if row is None else float(row[0])
 
-    def _choose(self, transaction: Transaction, limit: int, ageing_s: float) -> list[Pending]:
-        classes = [self._waiting(transaction, urgency, limit, ageing_s) for urgency in range(LEAST_URGENT + 1)]
+    def _choose(self, transaction: Transaction, limit: int, urgency_step_s: float) -> list[Pending]:
+        classes = [
+            self._waiting(transaction, urgency, limit, urgency_step_s) for urgency in range(LEAST_URGENT + 1)
+        ]
         # Each class is in order already; merging them by due time costs one comparison a class and message.
         seqs = [seq for _, _, seq in islice(heapq.merge(*classes), limit)]
         return [_pending(transaction, seq) for seq in seqs]
 
     def _waiting(
-        self, transaction: Transaction, urgency: int, limit: int, ageing_s: float
+        self, transaction: Transaction, urgency: int, limit: int, urgency_step_s: float
     ) -> Iterator[tuple[float, int, int]]:
         """(due, class, seq) of what waits in a class, in order of acceptance.
 
@@ -222,7 +224,7 @@ class Outbox:
         due_s = float("-inf")
         for seq, accepted_s in rows:
             # Never before its predecessor, also where the wall clock went back between the two.
-            due_s = max(due_s, accepted_s + urgency * ageing_s)
+            due_s = max(due_s, accepted_s + urgency * urgency_step_s)
             yield due_s, urgency, seq
 
 

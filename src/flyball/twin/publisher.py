@@ -1,4 +1,4 @@
-"""S4's publisher in the twin: the same policy and laws as the live one, in virtual time.
+"""S4's publisher in the twin: the same policy and controllers as the live one, in virtual time.
 
 A request comes to the main receive thread (MRT), waits in a finite buffer (full: dropped and counted), is handed
 to a worker, which processes it and writes it to the store. The main publish thread (MPT) does what
@@ -67,7 +67,7 @@ class NearSide:
 
 
 def tuned(name: str) -> Controller[Any]:
-    """The law `auto` or `s4` as it runs on the default pool."""
+    """The controller `auto` or `s4` as it runs on the default pool."""
     return Auto(max_window=TRANSFERS) if name == "auto" else S4(workers=TRANSFERS)
 
 
@@ -229,7 +229,7 @@ class PublisherRun:
 
 
 def run_publisher(
-    law: Controller[Any],
+    controller: Controller[Any],
     workload: Workload,
     *,
     seed: int,
@@ -251,7 +251,7 @@ def run_publisher(
     env: Any = require("simpy", "lab").Environment()
     for_arrivals, for_broker = np.random.default_rng(seed).spawn(2)
     broker = Broker(env, far or FarSide(), for_broker)
-    publisher = TwinPublisher(Policy(law), broker, near, batch=batch)
+    publisher = TwinPublisher(Policy(controller), broker, near, batch=batch)
     publisher.feed(workload, for_arrivals)
     env.run(until=duration_s)
     unfinished_s = publisher.unfinished_s
@@ -269,7 +269,7 @@ def run_publisher(
 
 
 def run_sharing(
-    law: Callable[[], Controller[Any]],
+    controller: Callable[[], Controller[Any]],
     *,
     publishers: int,
     join_every_s: float,
@@ -291,7 +291,7 @@ def run_sharing(
 
     def join() -> Iterator[Any]:
         for _ in range(publishers):
-            joined.append(TwinPublisher(Policy(law()), broker, near, backlog=capacity))
+            joined.append(TwinPublisher(Policy(controller()), broker, near, backlog=capacity))
             yield env.timeout(join_every_s)
 
     env.process(join())

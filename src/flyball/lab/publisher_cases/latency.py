@@ -30,7 +30,7 @@ from flyball.twin.publisher import run_publisher, tuned
 from flyball.twin.workload import Poisson
 
 Setting: TypeAlias = tuple[str | Controller[Any], int]
-"""A law and the initial N."""
+"""A controller and the initial N."""
 
 _SIZES = (1, 10, 50, 500)
 _POLLS_S = (0.0, 0.005, 0.05, 0.2)
@@ -74,11 +74,11 @@ def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: 
                         url,
                         context.workdir,
                         [at_s + number * apart_s for at_s in times_s if at_s < until_s],
-                        law=law,
+                        controller=controller,
                         batch=batch,
                         skip_s=_SKIP_S,
                     )
-                    for number, (law, batch) in enumerate(settings)
+                    for number, (controller, batch) in enumerate(settings)
                 )
             )
 
@@ -117,16 +117,19 @@ def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: 
 
 def _best_static(context: BenchContext, load: float, measured: Measure, unfelt: int) -> Static:
     """The setting with the smallest mean among those that carry the load."""
-    laws = [
+    controllers = [
         Static(batch=size, poll_s=poll_s)
         for poll_s in _POLLS_S
         for size in ((1, 50) if context.quick else _SIZES)
         if not poll_s or size / poll_s > 1.05 * load
     ]
-    first_s = [statistics.fmean(one) for one in measured([(law, 1) for law in laws], unfelt, _FIRST_LOOK_S)]
-    order = sorted(range(len(laws)), key=lambda at: first_s[at])
-    finalists = [laws[at] for at in order[:_MOST_FINALISTS] if first_s[at] <= _FAR_WORSE * min(first_s)]
-    means_s = [statistics.fmean(one) for one in measured([(law, 1) for law in finalists])]
+    first_s = [
+        statistics.fmean(one)
+        for one in measured([(controller, 1) for controller in controllers], unfelt, _FIRST_LOOK_S)
+    ]
+    order = sorted(range(len(controllers)), key=lambda at: first_s[at])
+    finalists = [controllers[at] for at in order[:_MOST_FINALISTS] if first_s[at] <= _FAR_WORSE * min(first_s)]
+    means_s = [statistics.fmean(one) for one in measured([(controller, 1) for controller in finalists])]
     return finalists[means_s.index(min(means_s))]
 
 
@@ -134,9 +137,11 @@ def _twin(context: BenchContext) -> Iterator[Row]:
     """1.75/s would take minutes a setting live: in the twin, round trip 140 ms."""
     duration_s, seeds = (60.0, 2) if context.quick else (300.0, 5)
 
-    def means_s(law: Controller[Any], batch: int = 1) -> list[float]:
+    def means_s(controller: Controller[Any], batch: int = 1) -> list[float]:
         return [
-            run_publisher(law, Poisson(1.75), seed=context.seed + k, duration_s=duration_s, batch=batch).mean_s
+            run_publisher(
+                controller, Poisson(1.75), seed=context.seed + k, duration_s=duration_s, batch=batch
+            ).mean_s
             for k in range(seeds)
         ]
 
@@ -165,7 +170,7 @@ def _low_load(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     ours, bare = [], []
     for _ in range(3 if context.quick else 5):
         bare.append(asyncio.run(_bare_ms(context, node, times_s)))
-        found = asyncio.run(latencies_s(node, node.amqp_url, context.workdir, times_s, law="auto"))
+        found = asyncio.run(latencies_s(node, node.amqp_url, context.workdir, times_s, controller="auto"))
         ours.append(1000 * statistics.fmean(found))
     added = statistics.median(ours) - statistics.median(bare)
     context.note(f"  low load: auto {statistics.median(ours):.2f} ms, bare {statistics.median(bare):.2f} ms")

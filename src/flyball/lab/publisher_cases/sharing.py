@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from uuid import uuid4
 
-from flyball import Publisher
+from flyball import OutboxConfig, Publisher
 from flyball.brokers import Message
 from flyball.errors import require
 from flyball.lab.bench import BenchContext, Row
@@ -37,7 +37,7 @@ async def _shares(node: RabbitMqNode, url: str, *, join_every_s: float) -> list[
     joined: list[Publisher] = []
 
     async def work() -> None:
-        async with Publisher(url, channel=queue, outbox="memory", max_bytes=50 << 20) as publisher:
+        async with Publisher(url, channel=queue, outbox=OutboxConfig(None, max_bytes=50 << 20)) as publisher:
             joined.append(publisher)
             while True:
                 await publisher.publish_many([Message(_BODY) for _ in range(10)])
@@ -47,9 +47,9 @@ async def _shares(node: RabbitMqNode, url: str, *, join_every_s: float) -> list[
         tasks.append(asyncio.create_task(work()))
         await asyncio.sleep(join_every_s)
     await asyncio.sleep(15.0)
-    before = [one.counters.confirmed for one in joined]
+    before = [one.stats.confirmed for one in joined]
     await asyncio.sleep(5.0)
-    found = [float(one.counters.confirmed - was) for one, was in zip(joined, before, strict=True)]
+    found = [float(one.stats.confirmed - was) for one, was in zip(joined, before, strict=True)]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

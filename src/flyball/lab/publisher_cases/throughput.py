@@ -32,7 +32,7 @@ def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
         for batch in batches:
             rate = asyncio.run(_raw_rate(node, batch, count))
             raw[batch] += [rate] if turn >= 0 else []
-        for rates, outbox in ((memory, "memory"), (durable, context.workdir / f"{uuid4().hex}.db")):
+        for rates, outbox in ((memory, None), (durable, context.workdir / f"{uuid4().hex}.db")):
             rate = asyncio.run(_rate(node, outbox, count))
             rates += [rate] if turn >= 0 else []
     best = max(raw, key=lambda batch: statistics.median(raw[batch]))
@@ -49,7 +49,7 @@ async def _raw_rate(node: RabbitMqNode, batch: int, count: int) -> float:
         return count / await rabbitmq.send_raw(batch)(node.amqp_url, name, count)
 
 
-async def _rate(node: RabbitMqNode, outbox: str | Path, count: int) -> float:
+async def _rate(node: RabbitMqNode, outbox: Path | None, count: int) -> float:
     async with channel(node) as name, Publisher(node.amqp_url, channel=name, outbox=outbox) as publisher:
         return await _publish_all(publisher, _made(count))
 
@@ -61,7 +61,7 @@ def _made(count: int) -> Iterator[list[Message]]:
 
 async def _publish_all(publisher: Publisher, groups: Iterable[list[Message]]) -> float:
     """Messages a second. Where the raw client makes its messages as it sends them, `groups` is a generator."""
-    await (await publisher.publish(BODY)).confirmed()
+    await (await publisher.publish(BODY)).wait_confirmed()
     count = 0
     start_s = time.perf_counter()
     for group in groups:
@@ -69,7 +69,7 @@ async def _publish_all(publisher: Publisher, groups: Iterable[list[Message]]) ->
         count += len(group)
     await publisher.drain()
     elapsed_s = time.perf_counter() - start_s
-    assert publisher.counters.confirmed == 1 + count
+    assert publisher.stats.confirmed == 1 + count
     return count / elapsed_s
 
 
@@ -101,7 +101,7 @@ async def _kafka_rate(url: str, count: int) -> float:
     name = f"bench.{uuid4().hex}"
     async with await connect(url) as broker:
         await broker.declare(name, "log", partitions=2)
-        async with Publisher(url, channel=name, outbox="memory") as publisher:
+        async with Publisher(url, channel=name, outbox=None) as publisher:
             rate = await _publish_all(publisher, list(_made(count)))
         await broker.delete(name)
     return rate

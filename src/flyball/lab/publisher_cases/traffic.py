@@ -72,7 +72,7 @@ async def offer(
         called_s = time.perf_counter()
         handle = await publisher.publish(body, urgency=urgency)
         with suppress(Dropped):
-            await handle.confirmed()
+            await handle.wait_confirmed()
             found.append(Timed(called_s - start_s, time.perf_counter() - called_s))
 
     async with asyncio.TaskGroup() as group:
@@ -90,13 +90,13 @@ async def latencies_s(
     folder: Path,
     times_s: Sequence[float],
     *,
-    law: str | Controller[Any],
+    controller: str | Controller[Any],
     batch: int = 1,
     skip_s: float = 0.5,
 ) -> list[float]:
     """Latencies of a fresh publisher with a durable outbox; the first `skip_s` are left out."""
     async with channel(node) as name:
         outbox = folder / f"{uuid4().hex}.db"
-        async with Publisher(url, channel=name, outbox=outbox, law=law, batch=batch) as publisher:
+        async with Publisher(url, channel=name, outbox=outbox, controller=controller, batch=batch) as publisher:
             found = await offer(publisher, times_s)
     return [one.took_s for one in found if one.came_s >= skip_s]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
-from flyball import Publisher
+from flyball import OutboxConfig, Publisher
 from flyball.brokers import connect
 from flyball.control.controllers.static import Static
 from flyball.lab.bench import BenchContext, Row
@@ -48,8 +48,9 @@ def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
 def _publisher(url: str, name: str, outbox: Path, untuned: bool) -> Publisher:
     if not untuned:
         return Publisher(url, channel=name, outbox=outbox, close_timeout_s=120.0)
-    law = Static(batch=10, poll_s=0.05, window=80)
-    return Publisher(url, channel=name, outbox="memory", max_bytes=100_000, when_full="drop", law=law)
+    controller = Static(batch=10, poll_s=0.05, window=80)
+    small = OutboxConfig(None, max_bytes=100_000)
+    return Publisher(url, channel=name, outbox=small, when_full="drop", controller=controller)
 
 
 async def _congested(
@@ -81,15 +82,15 @@ async def _congested(
                 pause_s[0] = 0.0  # the subscriber is back
                 await offering
                 await publisher.drain()
-                counters = publisher.counters
+                stats = publisher.stats
             deadline_s = time.monotonic() + 60.0
-            while len(got) < counters.accepted and time.monotonic() < deadline_s:
+            while len(got) < stats.accepted and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.1)
             subscriber.cancel()
             await asyncio.gather(subscriber, return_exceptions=True)
             await receiver.close()
     grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) / 1024.0
-    return float(counters.accepted - len(got)), float(counters.dropped + counters.refused), grown_mb
+    return float(stats.accepted - len(got)), float(stats.dropped + stats.refused), grown_mb
 
 
 async def _disturb(node: RabbitMqNode, proxy: FaultProxy | None, kind: str) -> None:
