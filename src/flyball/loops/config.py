@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import Field, Strict, model_validator
 
 from flyball.control.controllers import catalogue
 from flyball.control.guard import Guard
@@ -39,6 +39,7 @@ from flyball.loops.telemetry.prometheus import PrometheusSink
 from flyball.loops.telemetry.sink import Sink
 from flyball.loops.telemetry.sqlite import SqliteSink
 from flyball.loops.toml import ConfigError, load_toml
+from flyball.strict_model import StrictModel
 
 __all__ = ["ConfigError", "ControllerField", "LoopConfig", "LoopsFile", "TelemetryConfig", "load_toml", "schema"]
 
@@ -69,10 +70,8 @@ FilterField = Annotated[Any, OneOf(_filters, lambda chosen: chosen)]
 GuardField = Annotated[Any, OneFrom(Guard)]
 
 
-class LoopConfig(BaseModel):
+class LoopConfig(StrictModel):
     """One loop."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(min_length=1, description="name of the loop, unique in the file")]
     goal: Annotated[Number | tuple[Number, ...], Field(description="what the measurement should become")]
@@ -124,26 +123,26 @@ class LoopConfig(BaseModel):
         )
 
 
-class _Memory(BaseModel, extra="forbid"):
+class _Memory(StrictModel):
     capacity: Annotated[int, Strict(), Field(ge=1, description="newest receipts that are kept")] = 20_000
 
 
-class _Sqlite(BaseModel, extra="forbid"):
+class _Sqlite(StrictModel):
     path: Annotated[Path, Field(description="database file")]
     max_rows: Annotated[int, Strict(), Field(ge=1, description="newest rows that are kept")] = 1_000_000
 
 
-class _Parquet(BaseModel, extra="forbid"):
+class _Parquet(StrictModel):
     folder: Annotated[Path, Field(description="folder of the files")]
     rows_per_file: Annotated[int, Strict(), Field(ge=1)] = 100_000
     max_files: Annotated[int, Strict(), Field(ge=1, description="newest files that are kept")] = 10
 
 
-class _Prometheus(BaseModel, extra="forbid"):
+class _Prometheus(StrictModel):
     max_loops: Annotated[int, Strict(), Field(ge=1, description="most loops that are exposed")] = 20_000
 
 
-class TelemetryConfig(BaseModel, extra="forbid"):
+class TelemetryConfig(StrictModel):
     """Where receipts go; every place is bounded."""
 
     memory: _Memory | None = None
@@ -165,10 +164,8 @@ class TelemetryConfig(BaseModel, extra="forbid"):
         return sinks or [MemorySink()]
 
 
-class LoopsFile(BaseModel):
+class LoopsFile(StrictModel):
     """A file of loops."""
-
-    model_config = ConfigDict(extra="forbid")
 
     loop: Annotated[tuple[LoopConfig, ...], Field(description="the loops", json_schema_extra={"minItems": 1})]
     telemetry: Annotated[TelemetryConfig, Field(description="where receipts go")] = TelemetryConfig()

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Union
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -27,12 +25,11 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from flyball.control.controllers.fixed import Fixed
+from flyball.strict_model import StrictModel
 
 
-class Derived(BaseModel):
+class Derived(StrictModel):
     """Base of all derived models; `build` makes the dataclass they were derived from."""
-
-    model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Derived:

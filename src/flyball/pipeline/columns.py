@@ -24,6 +24,8 @@ _TYPES: dict[str, tuple[str, tuple[type, ...]]] = {
     "boolean": ("boolean", (bool,)),
 }
 
+NUMBERS = ("bigint", "double")
+
 EVENT, MALFORMED, MARK = "event", "malformed", "mark"
 END_MARK = b"end"
 """`_body` of the mark that ends the results: it runs ahead of the events, so that all windows close."""

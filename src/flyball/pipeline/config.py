@@ -10,15 +10,16 @@ from pydantic import Field, field_validator, model_validator
 from flyball.pipeline import rules as rule_kinds
 from flyball.pipeline import sinks as sink_kinds
 from flyball.pipeline import tier1 as steps
+from flyball.pipeline.column_checks import check_type
 from flyball.pipeline.columns import Columns
 from flyball.pipeline.config_lanes import LanesConfig
 from flyball.pipeline.config_monitor import MonitorConfig
 from flyball.pipeline.rules import AnyRule
 from flyball.pipeline.rules.threshold import Threshold as Rule
 from flyball.pipeline.sinks import AnySink
-from flyball.pipeline.strict import Strict
 from flyball.pipeline.tier1 import AnyStep
 from flyball.pipeline.tier1.filter import Filter
+from flyball.strict_model import StrictModel
 
 LOGS = {
     "input": "events",
@@ -32,7 +33,7 @@ LOGS = {
 __all__ = ["Filter", "PipelineConfig", "Rule"]
 
 
-class PipelineConfig(Strict):
+class PipelineConfig(StrictModel):
     """Source log → tier 1 → results log → tier 2 → alert log."""
 
     name: Annotated[
@@ -150,9 +151,4 @@ def _named(key: str, check: Callable[[Columns], None], columns: Columns) -> None
 
 
 def _time(name: str, columns: Columns, key: str) -> None:
-    if name not in columns.names:
-        raise ValueError(f"{key} names the column {name!r}, which is none of {', '.join(columns.names)}")
-    if columns.types[name] != "double":
-        raise ValueError(
-            f"{key} names the column {name!r}, which is {columns.types[name]}; the time is a double, in seconds"
-        )
+    check_type(key, name, columns, ("double",), "the time is a double, in seconds")

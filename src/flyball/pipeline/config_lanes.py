@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from flyball.pipeline.flow_gains import read_gains
 from flyball.pipeline.strict import NearPath
+from flyball.strict_model import StrictModel
 
 
-class LanesConfig(BaseModel):
+class LanesConfig(StrictModel):
     """Tier 1 runs as `count` lanes, each with a result queue of its own that a combiner empties."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     count: Annotated[int, Field(ge=1, le=64, description="Lanes that share the events")] = 2
     balance: Annotated[

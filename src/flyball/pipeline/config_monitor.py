@@ -6,13 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from flyball.errors import InvalidValue
-from flyball.pipeline.columns import Columns
-from flyball.pipeline.expressions import Scope, condition
-from flyball.pipeline.strict import Strict
+from flyball.pipeline.column_checks import check_column, check_type, checked_condition
+from flyball.pipeline.columns import NUMBERS, Columns
+from flyball.pipeline.expressions import Scope
+from flyball.strict_model import StrictModel
 
 
-class MonitorConfig(Strict):
+class MonitorConfig(StrictModel):
     """In the steps of tier 1 the statistic is called monitor.NAME. It comes from a random sample of the events
     before any step: what tier 1 filters out counts too, or a threshold would raise itself batch by batch."""
 
@@ -39,25 +39,13 @@ class MonitorConfig(Strict):
     def check(self, columns: Columns) -> None:
         """Raise `InvalidValue`, the key first, if the monitor cannot work on the source's columns."""
         self.chosen(columns)
-        if self.column is None:
-            return
-        if self.column not in columns.names:
-            raise InvalidValue(
-                f"column names the column {self.column!r}, which is none of {', '.join(columns.names)}; a monitor "
-                "sees events as they come in"
-            )
-        if columns.types[self.column] not in ("bigint", "double"):
-            raise InvalidValue(
-                f"column names the column {self.column!r}, which is {columns.types[self.column]}; a quantile "
-                "needs a number"
-            )
+        if self.column is not None:
+            check_column("column", self.column, columns, "a monitor sees events as they come in")
+            check_type("column", self.column, columns, NUMBERS, "a quantile needs a number")
 
     def chosen(self, columns: Columns) -> str:
         """`where` as Spark SQL."""
-        try:
-            return condition(self.where, Scope(columns.types))
-        except InvalidValue as error:
-            raise InvalidValue(f"where: {error}") from None
+        return checked_condition("where", self.where, Scope(columns.types))
 
     @property
     def chooses(self) -> bool:

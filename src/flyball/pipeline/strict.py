@@ -1,15 +1,11 @@
-"""The base of all parts of a pipeline's config: unknown keys are mistakes, and nothing changes afterwards."""
+"""Paths in a pipeline's config."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationInfo
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from pydantic import AfterValidator, ValidationInfo
 
 
 def _beside_the_config(path: Path, info: ValidationInfo) -> Path:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from flyball.errors import InvalidValue
+from flyball.pipeline.column_checks import check_column, checked_condition
 from flyball.pipeline.columns import EVENT, MARK, Column, Columns
-from flyball.pipeline.expressions import Scope, condition
-from flyball.pipeline.strict import Strict
+from flyball.pipeline.expressions import Scope
+from flyball.strict_model import StrictModel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +24,7 @@ OF_AN_ALERT = ("rule", "event_time", "window_start", "window_end", "value", "hel
 _MOST_WINDOWS = 1000
 
 
-class RuleBase(Strict):
+class RuleBase(StrictModel):
     """A tier-2 rule over the ordered results."""
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[A-Za-z0-9_.-]+$", description="unique in the pipeline")]
@@ -43,7 +44,7 @@ class RuleBase(Strict):
         """Raise `InvalidValue`, the key first, if the rule cannot work on these columns."""
         self.chosen(columns)
         for name in self.group_by:
-            known("group_by", name, columns)
+            check_column("group_by", name, columns)
             if name in OF_AN_ALERT:
                 raise InvalidValue(
                     f"group_by: an alert has a field {name!r} of its own; copy the column to another name by set"
@@ -62,7 +63,7 @@ class RuleBase(Strict):
 
     def chosen(self, columns: Columns) -> str:
         """`where` as Spark SQL."""
-        return checked_condition("where", self.where, columns)
+        return checked_condition("where", self.where, Scope(columns.types))
 
     def fields(self, columns: Columns) -> Columns:
         """What an alert has besides the fields of every alert."""
@@ -132,26 +133,6 @@ class Windowed(RuleBase):
 
 def milliseconds(seconds: float) -> str:
     return f"{round(seconds * 1000)} milliseconds"
-
-
-def checked_condition(key: str, text: str, columns: Columns) -> str:
-    try:
-        return condition(text, Scope(columns.types))
-    except InvalidValue as error:
-        raise InvalidValue(f"{key}: {error}") from None
-
-
-def known(key: str, name: str, columns: Columns) -> None:
-    if name not in columns.names:
-        raise InvalidValue(f"{key} names the column {name!r}, which is none of {', '.join(columns.names)}")
-
-
-def number(key: str, name: str, columns: Columns) -> None:
-    known(key, name, columns)
-    if columns.types[name] not in ("bigint", "double"):
-        raise InvalidValue(
-            f"{key} names the column {name!r}, which is {columns.types[name]}; the rule needs a number"
-        )
 
 
 def timed(rows: DataFrame, event_time: str, watermark_s: float, ahead_s: float) -> DataFrame:

@@ -6,10 +6,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from flyball.pipeline.strict import Strict
+from flyball.strict_model import StrictModel
 
 
-class Bounded(Strict):
+class Bounded(StrictModel):
     above: Annotated[float | None, Field(allow_inf_nan=False, description="alert if the value is larger")] = None
     below: Annotated[float | None, Field(allow_inf_nan=False, description="alert if the value is smaller")] = None
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from flyball.pipeline.columns import Columns
-from flyball.pipeline.rules.base import Windowed, number
+from flyball.pipeline.column_checks import check_type
+from flyball.pipeline.columns import NUMBERS, Columns
+from flyball.pipeline.rules.base import Windowed
 from flyball.pipeline.rules.bounds import Bounded
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Rate(Windowed, Bounded):
 
     def check(self, columns: Columns) -> None:
         super().check(columns)
-        number("column", self.column, columns)
+        check_type("column", self.column, columns, NUMBERS, "the rule needs a number")
 
     def found(self, events: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
+from flyball.pipeline.column_checks import checked_condition
 from flyball.pipeline.columns import Columns
-from flyball.pipeline.rules.base import RuleBase, checked_condition, milliseconds
+from flyball.pipeline.expressions import Scope
+from flyball.pipeline.rules.base import RuleBase, milliseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,7 +43,7 @@ class Sequence(RuleBase):
 
     def _conditions(self, columns: Columns) -> list[str]:
         return [
-            checked_condition(f"steps[number {number}]", text, columns)
+            checked_condition(f"steps[number {number}]", text, Scope(columns.types))
             for number, text in enumerate(self.steps, start=1)
         ]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from flyball.pipeline.columns import Columns
-from flyball.pipeline.rules.base import Windowed, known, number
+from flyball.pipeline.column_checks import check_column, check_type
+from flyball.pipeline.columns import NUMBERS, Columns
+from flyball.pipeline.rules.base import Windowed
 from flyball.pipeline.rules.bounds import Bounded
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ class Threshold(Windowed, Bounded):
 
     def check(self, columns: Columns) -> None:
         super().check(columns)
-        (known if self.aggregate == "count" else number)("column", self.column, columns)
+        if self.aggregate == "count":
+            check_column("column", self.column, columns)
+        else:
+            check_type("column", self.column, columns, NUMBERS, "the rule needs a number")
 
     def found(self, events: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)

@@ -23,7 +23,8 @@ from flyball.pipeline.sinks.place import Position, writable_file, writable_folde
 from flyball.pipeline.sinks.sqlite import SqliteTarget
 from flyball.pipeline.sinks.streams import Stream
 from flyball.pipeline.sinks.webhook import WebhookTarget
-from flyball.pipeline.strict import NearPath, Strict
+from flyball.pipeline.strict import NearPath
+from flyball.strict_model import StrictModel
 
 _HEADER = b"SQLite format 3\0"
 
@@ -40,7 +41,7 @@ class Surroundings:
     logs: LogSinks
 
 
-class SinkBase(Strict):
+class SinkBase(StrictModel):
     name: Annotated[
         str | None, Field(pattern=r"^[A-Za-z0-9_.-]+$", description="unique; by default made of kind and of")
     ] = None

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, PrivateAttr, model_validator
 
 from flyball.errors import InvalidValue
+from flyball.pipeline.column_checks import check_column
 from flyball.pipeline.columns import Column, Columns
 from flyball.pipeline.lookup import LookupTable, read_lookup
 from flyball.pipeline.strict import NearPath
 from flyball.pipeline.subnets import as_number
-from flyball.pipeline.tier1.base import OWN, TierOneStep, is_event, known
+from flyball.pipeline.tier1.base import OWN, TierOneStep, is_event
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,7 @@ class Augment(TierOneStep):
         return self._read
 
     def output(self, columns: Columns) -> Columns:
-        known("on", self.on, columns)
+        check_column("on", self.on, columns)
         if self.subnet is not None and columns.types[self.on] != "string":
             raise InvalidValue(f"on: the column {self.on!r} is {columns.types[self.on]}; an address is a string")
         for item in self._added.items:

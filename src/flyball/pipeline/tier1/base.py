@@ -5,10 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from flyball.errors import InvalidValue
 from flyball.pipeline.columns import EVENT, Columns
-from flyball.pipeline.expressions import Scope, Typed, condition, value
-from flyball.pipeline.strict import Strict
+from flyball.pipeline.expressions import Scope
+from flyball.strict_model import StrictModel
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 OWN = ("_kind", "_partition", "_offset", "_error", "_body")
 
 
-class TierOneStep(Strict):
+class TierOneStep(StrictModel):
     """A step is checked by `output` before Spark starts, and then applied to every micro-batch.
 
     Malformed rows and marks pass every step untouched, for the sink still has to see them.
@@ -31,23 +30,9 @@ class TierOneStep(Strict):
         """The rows after this step; `columns` are those before it."""
 
 
-def checked_condition(key: str, text: str, columns: Columns) -> str:
-    try:
-        return condition(text, Scope(columns.types, columns.values))
-    except InvalidValue as error:
-        raise InvalidValue(f"{key}: {error}") from None
-
-
-def checked_value(key: str, text: str, columns: Columns) -> Typed:
-    try:
-        return value(text, Scope(columns.types, columns.values))
-    except InvalidValue as error:
-        raise InvalidValue(f"{key}: {error}") from None
-
-
-def known(key: str, name: str, columns: Columns) -> None:
-    if name not in columns.names:
-        raise InvalidValue(f"{key} names the column {name!r}, which is none of {', '.join(columns.names)}")
+def scope(columns: Columns) -> Scope:
+    """What the expressions of a step may use: the columns, and what the monitors say."""
+    return Scope(columns.types, columns.values)
 
 
 def is_event() -> str:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from flyball.errors import InvalidValue
+from flyball.pipeline.column_checks import checked_condition, checked_value
 from flyball.pipeline.columns import MALFORMED, Column, Columns
 from flyball.pipeline.tier1.base import (
     OWN,
     TierOneStep,
-    checked_condition,
-    checked_value,
     is_event,
+    scope,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Assign(TierOneStep):
     def output(self, columns: Columns) -> Columns:
         added = []
         for name, text in self.set.items():
-            kind = checked_value(f"set.{name}", text, columns).type
+            kind = checked_value(f"set.{name}", text, scope(columns)).type
             if kind == "null":
                 raise InvalidValue(f"set.{name}: {text!r} is always null; cast it to a type")
             added += [Column(item.name, kind, required=False) for item in Columns.parse(f"{name} {kind}").items]
@@ -44,7 +44,7 @@ class Assign(TierOneStep):
             if item.name not in self.set:
                 texts.append(f"`{item.name}`")
                 continue
-            found = checked_value(item.name, self.set[item.name], columns)
+            found = checked_value(item.name, self.set[item.name], scope(columns))
             kept = f"`{item.name}`" if columns.types.get(item.name) == item.sql_type else "NULL"
             texts.append(
                 f"CASE WHEN {is_event()} THEN CAST({found.sql} AS {item.sql_type}) "
@@ -61,13 +61,13 @@ class Reject(TierOneStep):
     reason: Annotated[str, Field(min_length=1, description="what the dead-letter log says")] = "rejected"
 
     def output(self, columns: Columns) -> Columns:
-        checked_condition("reject", self.reject, columns)
+        checked_condition("reject", self.reject, scope(columns))
         return columns
 
     def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-        found = checked_condition("reject", self.reject, columns)
+        found = checked_condition("reject", self.reject, scope(columns))
         fields = ", ".join(f"`{name}`" for name in columns.names)
         judged = rows.withColumn("_rejected", F.expr(f"coalesce({is_event()} AND {found}, false)"))
         return judged.select(

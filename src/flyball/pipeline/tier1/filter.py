@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from flyball.pipeline.column_checks import checked_condition
 from flyball.pipeline.columns import Columns
-from flyball.pipeline.tier1.base import TierOneStep, checked_condition, is_event
+from flyball.pipeline.tier1.base import TierOneStep, is_event, scope
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,8 +21,8 @@ class Filter(TierOneStep):
     keep: Annotated[str, Field(description="SQL condition over the columns, such as load > 0.5")]
 
     def output(self, columns: Columns) -> Columns:
-        checked_condition("keep", self.keep, columns)
+        checked_condition("keep", self.keep, scope(columns))
         return columns
 
     def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
-        return rows.where(f"NOT {is_event()} OR {checked_condition('keep', self.keep, columns)}")
+        return rows.where(f"NOT {is_event()} OR {checked_condition('keep', self.keep, scope(columns))}")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from flyball.pipeline.column_checks import check_column
 from flyball.pipeline.columns import Columns
-from flyball.pipeline.tier1.base import OWN, TierOneStep, known
+from flyball.pipeline.tier1.base import OWN, TierOneStep
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +22,7 @@ class Project(TierOneStep):
 
     def output(self, columns: Columns) -> Columns:
         for name in self.columns:
-            known("columns", name, columns)
+            check_column("columns", name, columns)
         return columns.only(self.columns)
 
     def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:

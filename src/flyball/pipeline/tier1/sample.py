@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from flyball.pipeline.column_checks import check_column
 from flyball.pipeline.columns import Columns
-from flyball.pipeline.tier1.base import TierOneStep, is_event, known
+from flyball.pipeline.tier1.base import TierOneStep, is_event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,7 +26,7 @@ class Sample(TierOneStep):
 
     def output(self, columns: Columns) -> Columns:
         if self.by is not None:
-            known("by", self.by, columns)
+            check_column("by", self.by, columns)
         return columns
 
     def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
