@@ -18,6 +18,7 @@ from flyball.brokers.rabbitmq_stream_client import StreamClient, StreamSettings
 from flyball.brokers.rabbitmq_stream_codec import decode
 from flyball.brokers.rabbitmq_stream_read import Chunk, read_chunks
 from flyball.brokers.url import BrokerUrl
+from flyball.loop_thread import LoopThread
 
 Answer = TypeVar("Answer")
 
@@ -42,7 +43,7 @@ class StreamLogReader:
     def __init__(self, url: BrokerUrl, log: str) -> None:
         self._url = url
         self._log = log
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: LoopThread | None = None
         self._admin: StreamAdmin | None = None
         self._owner_pid = -1
         self._opening = threading.Lock()
@@ -85,17 +86,13 @@ class StreamLogReader:
 
     def _run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="flyball-streams", daemon=True)
-            self._thread.start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+            self._loop = LoopThread("flyball-streams")
+        return self._loop.run(work)
 
     def close(self) -> None:
         if self._owner_pid == os.getpid() and self._loop is not None:
             self._run(_end(self._admin))
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+            self._loop.stop()
         self._admin = self._loop = None
 
     def __enter__(self) -> Self:

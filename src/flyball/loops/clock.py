@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from flyball.answers import answer, outcome_of
+from flyball.steady_clock import SteadyClock
 
 
 class Clock(Protocol):
@@ -30,18 +30,8 @@ class Clock(Protocol):
         ...
 
 
-class WallClock:
-    """Seconds since the epoch, but steady: read once, then carried on by the monotonic clock.
-
-    A loop's `dt` must not jump when somebody sets the machine's clock, and telemetry should still carry a
-    date; anchoring the monotonic clock once gives both.
-    """
-
-    def __init__(self) -> None:
-        self._epoch = time.time() - time.monotonic()
-
-    def now(self) -> float:
-        return self._epoch + time.monotonic()
+class WallClock(SteadyClock):
+    """Seconds since 1970: a loop's `dt` must not jump when the machine's clock is set, and telemetry has dates."""
 
     async def sleep_until(self, time: float) -> None:
         while (rest := time - self.now()) > 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from flyball.control.wrappers.common import saturation_code
 from flyball.loops.policy import Receipt
 from flyball.loops.telemetry.sqlite import SqliteSink
 from flyball.pipeline.policy import FlowControl, FlowState
+from flyball.steady_clock import SteadyClock
 
 
 def flow_receipt(
@@ -96,19 +96,18 @@ class ReceiptFile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._sink: SqliteSink | None = None
-        self._epoch_s = 0.0
+        self._clock: SteadyClock | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_path": self._path, "_sink": None, "_epoch_s": 0.0}
+        return {"_path": self._path, "_sink": None, "_clock": None}
 
     def __call__(self, receipt: Receipt) -> None:
         """`receipt.time` is of the monotonic clock, as everything in planning; the file has dates."""
         if not self._path:
             return
-        if self._sink is None:
-            self._sink = SqliteSink(self._path)
-            self._epoch_s = time.time() - time.monotonic()
-        self._sink.write([replace(receipt, time=receipt.time + self._epoch_s)])
+        if self._sink is None or self._clock is None:
+            self._sink, self._clock = SqliteSink(self._path), SteadyClock()
+        self._sink.write([replace(receipt, time=self._clock.at(receipt.time))])
 
 
 def read_flow(path: Path, lane: int) -> list[tuple[float, float, float, float, float]]:

@@ -7,13 +7,12 @@ once, whether the first attempt got nothing, a part or everything through.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from flyball.brokers import Broker, Message, Sender, connect
 from flyball.errors import FlyballError
+from flyball.loop_thread import LoopThread
 
 T = TypeVar("T")
 
@@ -29,13 +28,12 @@ class LogSinks:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="flyball-sink", daemon=True)
+        self._loop: LoopThread | None = None
         self._broker: Broker | None = None
         self._senders: dict[tuple[str, str | None], Sender] = {}
 
     def open(self) -> None:
-        self._thread.start()
+        self._loop = LoopThread("flyball-sink")
         self._broker = self._run(connect(self._url))
 
     def declare(self, log: str, max_bytes: int | None = None) -> None:
@@ -76,10 +74,10 @@ class LogSinks:
     def close(self) -> None:
         if self._broker is not None:
             self._run(self._broker.close())
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-        self._loop.close()
+        if self._loop is not None:
+            self._loop.stop()
+        self._broker = self._loop = None
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        assert self._loop is not None, "open() comes first"
+        return self._loop.run(work)

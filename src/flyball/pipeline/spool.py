@@ -8,7 +8,6 @@ messages are read at the start. Messages without an id cannot be recognised; the
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import math
 import threading
 import time
@@ -22,6 +21,7 @@ from flyball.brokers.log_reader import LOG_READERS, open_log_reader
 from flyball.brokers.sqlite_schema import path_of
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import FlyballError, InvalidValue
+from flyball.file_lock import lock_file
 
 _WINDOW = 2_000
 _RECENT = 10 * _WINDOW  # ids that are read at the start; no more than a window can have been unacknowledged
@@ -171,12 +171,13 @@ def _alone(log_url: str, on_wait: Callable[[], None]) -> Iterator[None]:
         yield
         return
     path = path_of(url)
-    with path.with_name(f"{path.name}.spool-lock").open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
+    lock = path.with_name(f"{path.name}.spool-lock")
+    try:
+        file = lock_file(lock, wait=False)
+    except BlockingIOError:
+        on_wait()
+        file = lock_file(lock)
+    with file:
         yield
 
 

@@ -7,16 +7,15 @@ fetches, the others wait for it, and a folder appears in the cache only when it 
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
 
+from flyball.file_lock import lock_file
 from flyball.java import JavaMissing, java_home
 from flyball.paths import cache_folder
 from flyball.servers import ServerMissing
@@ -42,7 +41,7 @@ def kafka_jars() -> Path:
         jars = folder / KAFKA_VERSION
         if (jars / _MAIN_JAR).exists():
             return jars
-        with _locked(folder / f"{KAFKA_VERSION}.lock"):
+        with lock_file(folder / f"{KAFKA_VERSION}.lock"):
             if not (jars / _MAIN_JAR).exists():  # else another process fetched them while this one waited
                 _fetch(jars)
     except ServerMissing:
@@ -52,13 +51,6 @@ def kafka_jars() -> Path:
             f"Kafka's jars cannot be kept in the cache ({error}): set FLYBALL_CACHE to a folder you can write"
         ) from None
     return jars
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _fetch(jars: Path) -> None:

@@ -7,7 +7,6 @@ alone: a process counts as ours only if its pid still has the start time that wa
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from flyball.errors import InvalidValue
+from flyball.file_lock import lock_file
 from flyball.servers import Server
 from flyball.servers.ports import accepts
 
@@ -106,8 +106,7 @@ def _found(record: dict[str, Any]) -> Server:
 def _memory(folder: Path) -> Iterator[dict[str, dict[str, Any]]]:
     """What is remembered, for one command at a time."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with lock_file(folder / "lock"):
         path = folder / "servers.json"
         try:
             known = json.loads(path.read_text()) if path.exists() else {}

@@ -1,0 +1,22 @@
+"""A lock on a file, for what only one process of this host may do at a time."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import IO
+
+
+def lock_file(path: Path, *, wait: bool = True) -> IO[bytes]:
+    """Lock the file, made if it is missing, until what is returned is closed.
+
+    The system releases the lock when the process ends, however it ends: unlike a lease it needs no time to expire
+    after kill -9. Without `wait` a lock that another process holds raises BlockingIOError.
+    """
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BaseException:
+        file.close()
+        raise
+    return file
