@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections.abc import Callable
 from typing import Any, cast
 
 import pika
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import Message as KafkaMessage
+from confluent_kafka import TopicPartition
 
 from flyball.brokers import BrokerUrl, Message, connect
-from flyball.consumer.regulate import regulate
+from flyball.consumer.regulate import RegulatedConsumer, regulate
 from flyball.errors import InvalidValue
 from flyball.servers.kafka import KafkaServer
 from flyball.servers.rabbitmq import RabbitMqNode
@@ -150,7 +153,7 @@ def test_automatic_acks_are_refused(rabbitmq: RabbitMqNode) -> None:
     connection.close()
 
 
-def kafka_consumer(kafka: KafkaServer, topic: str) -> KafkaConsumer:
+def kafka_consumer(kafka: KafkaServer, topic: str, **options: Any) -> KafkaConsumer:
     ((host, port),) = BrokerUrl.parse(kafka.url).hosts
     plain = KafkaConsumer(
         {
@@ -158,16 +161,41 @@ def kafka_consumer(kafka: KafkaServer, topic: str) -> KafkaConsumer:
             "group.id": topic,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            **options,
         }
     )
     plain.subscribe([topic])
     return plain
 
 
-def test_a_confluent_kafka_program(kafka: KafkaServer) -> None:
+def next_offset(message: KafkaMessage) -> TopicPartition:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    return TopicPartition(topic, partition, offset + 1)
+
+
+@pytest.mark.parametrize(
+    "finish",
+    [
+        pytest.param(lambda consumer, message: consumer.done(message), id="done"),
+        pytest.param(lambda consumer, message: consumer.commit(message), id="commit a message"),
+        pytest.param(
+            lambda consumer, message: consumer.commit(offsets=[next_offset(message)]), id="commit offsets"
+        ),
+        pytest.param(lambda consumer, message: consumer.store_offsets(message), id="store a message"),
+        pytest.param(
+            lambda consumer, message: consumer.store_offsets(offsets=[next_offset(message)]), id="store offsets"
+        ),
+    ],
+)
+def test_a_confluent_kafka_program(
+    kafka: KafkaServer, finish: Callable[[RegulatedConsumer[KafkaMessage], KafkaMessage], None]
+) -> None:
     topic, count = f"plain.{uuid.uuid4().hex}", 150
     asyncio.run(send(kafka.url, topic, "log", count))
-    plain = kafka_consumer(kafka, topic)
+    plain = kafka_consumer(kafka, topic, **{"enable.auto.offset.store": False})
     consumer = regulate(plain, goal="rate=100000", max_window=4, period_s=0.25)
     working: list[tuple[float, Any]] = []
     offsets: list[int] = []
@@ -181,11 +209,52 @@ def test_a_confluent_kafka_program(kafka: KafkaServer) -> None:
             most = max(most, len(working))
             assert consumer.in_flight == len(working)
         while working and working[0][0] <= time.monotonic():
-            consumer.done(working.pop(0)[1])
+            finish(consumer, working.pop(0)[1])
     plain.close()
     assert offsets == sorted(set(offsets))
     assert len(offsets) == count
     assert most == 4
+
+
+def test_a_synchronous_commit_of_everything_frees_the_window(kafka: KafkaServer) -> None:
+    topic = f"plain.{uuid.uuid4().hex}"
+    asyncio.run(send(kafka.url, topic, "log", 3))
+    plain = kafka_consumer(kafka, topic)
+    consumer = regulate(plain, goal="rate=100")
+    for _ in range(3):
+        while consumer.poll(1.0) is None:
+            pass
+        assert consumer.in_flight == 1
+        consumer.commit(asynchronous=False)
+        assert consumer.in_flight == 0
+    plain.close()
+
+
+def test_a_confluent_kafka_program_that_forgets_done_is_warned_once(
+    kafka: KafkaServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = f"plain.{uuid.uuid4().hex}"
+    asyncio.run(send(kafka.url, topic, "log", 3))
+    plain = kafka_consumer(kafka, topic)
+    consumer = regulate(plain, goal="rate=100")
+    messages: list[KafkaMessage] = []
+    for _ in range(200):
+        message = consumer.poll(0.1)
+        if message is not None:
+            messages.append(message)
+        if "consumer.done" in consumer.status:
+            break
+    for _ in range(5):
+        assert consumer.poll(0.1) is None
+    assert "call consumer.done(message)" in consumer.status
+    (warning,) = (record.message for record in caplog.records if record.name == "flyball.consumer")
+    assert "call consumer.done(message)" in warning
+    assert len(messages) == 1
+    consumer.done(messages[0])
+    assert "consumer.done" not in consumer.status
+    while consumer.poll(1.0) is None:
+        pass
+    plain.close()
 
 
 def test_a_confluent_kafka_program_holds_a_rate_from_the_first_message_on(kafka: KafkaServer) -> None:

@@ -7,7 +7,8 @@
     consumer = regulate(confluent_consumer, goal="rate=400")         # confluent-kafka
     while message := consumer.poll(1.0):                             # as before
         handle(message)
-        consumer.done(message)                                       # new: the message has left the window
+        consumer.done(message)                                       # new: the message has left the window; a
+                                                                     # commit of the message says it, too
 
 What is returned passes everything else on to the client. Nothing runs beside the program: with pika the loop is
 called by deliveries, acknowledgements and the connection's own timer, whichever comes first once a step is due (a
@@ -16,17 +17,21 @@ BlockingConnection runs no timer while deliveries are pending), with Kafka insid
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar, overload
 
 from flyball.brokers.round_trip import RoundTrip
 from flyball.consumer.policy import DITHER_S, Goal, Regulator
 from flyball.consumer.regulation import Regulation
+from flyball.consumer.unfinished import Position, covered, is_forgetful
 from flyball.errors import InvalidValue
 from flyball.loops.policy import Receipt
+
+log = logging.getLogger("flyball.consumer")
 
 _POLL_S = 0.002  # how long a closed window waits before it looks again
 _LACKING_S = 0.005  # a delivery that was waited for longer than this, with room in the window, was lacking
@@ -378,8 +383,10 @@ class RegulatedConsumer(_Regulated, Generic[M]):
     ) -> None:
         super().__init__(Regulation(goal, controller, max_window=max_window, period_s=period_s))
         self._consumer = consumer
-        self._out: dict[tuple[str | None, int | None, int | None], float] = {}
+        self._out: dict[Position, float] = {}
         self._lacking = False
+        self._full_since_s: float | None = None  # since when the window is full and nothing was done
+        self._has_warned = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)
@@ -408,6 +415,8 @@ class RegulatedConsumer(_Regulated, Generic[M]):
                     return list(got)
             else:
                 self._lacking = False
+                if room <= 0:
+                    self._watch()
                 time.sleep(min(_POLL_S, left_s))
             if deadline is not None and time.monotonic() >= deadline:
                 return []
@@ -419,8 +428,67 @@ class RegulatedConsumer(_Regulated, Generic[M]):
                 self._out[message.topic(), message.partition(), message.offset()] = now_s
                 self._loop.handed()
 
+    @property
+    def status(self) -> str:
+        return self._forgets or super().status
+
+    @property
+    def _forgets(self) -> str:
+        """A sentence where the program seems to forget to call `done`; else empty."""
+        full_s = 0.0 if self._full_since_s is None else time.monotonic() - self._full_since_s
+        if not is_forgetful(full_s, self._loop.residence_s):
+            return ""
+        return (
+            f"the window is full ({len(self._out)} in flight) and no message was done for {full_s:.0f} s: call "
+            "consumer.done(message) when a message was handled, or commit it; no other message comes until then"
+        )
+
+    def _watch(self) -> None:
+        """The window is full: warn, once, a program that never frees it."""
+        if self._full_since_s is None:
+            self._full_since_s = time.monotonic()
+        elif not self._has_warned and (words := self._forgets):
+            self._has_warned = True
+            log.warning("%s", words)
+
     def done(self, message: KafkaMessage) -> None:
-        """This message was handled: its place in the window is free. Commit as before."""
-        began_s = self._out.pop((message.topic(), message.partition(), message.offset()), None)
-        if began_s is not None:
-            self._loop.sensing.finished(time.monotonic() - began_s, None)
+        """This message was handled: its slot in the window is free. Commit as before."""
+        self._finish([(message.topic(), message.partition(), message.offset())])
+
+    def commit(
+        self,
+        message: KafkaMessage | None = None,
+        offsets: Sequence[Any] | None = None,
+        asynchronous: bool = True,
+    ) -> Any:
+        """Commit as before. What `message` or `offsets` cover, or the answer of a synchronous commit, is done."""
+        self._finish_covered(message, offsets)
+        answer = self._consumer.commit(**_named(message, offsets), asynchronous=asynchronous)
+        if message is None and offsets is None:
+            self._finish_covered(None, answer)
+        return answer
+
+    def store_offsets(self, message: KafkaMessage | None = None, offsets: Sequence[Any] | None = None) -> None:
+        """Store offsets for the next commit, as before. What they cover is done."""
+        self._finish_covered(message, offsets)
+        self._consumer.store_offsets(**_named(message, offsets))
+
+    def _finish_covered(self, message: KafkaMessage | None, offsets: Sequence[Any] | None) -> None:
+        if message is not None and (offset := message.offset()) is not None:
+            self._finish(covered(self._out, message.topic(), message.partition(), offset + 1))
+        for each in offsets or ():
+            self._finish(covered(self._out, each.topic, each.partition, each.offset))
+
+    def _finish(self, positions: list[Position]) -> None:
+        now_s = time.monotonic()
+        for position in positions:
+            began_s = self._out.pop(position, None)
+            if began_s is not None:
+                self._full_since_s = None
+                self._loop.sensing.finished(now_s - began_s, None)
+
+
+def _named(message: KafkaMessage | None, offsets: Sequence[Any] | None) -> dict[str, Any]:
+    """The arguments that were given: the client takes one of them, and no None."""
+    named: dict[str, Any] = {"message": message, "offsets": None if offsets is None else list(offsets)}
+    return {name: value for name, value in named.items() if value is not None}

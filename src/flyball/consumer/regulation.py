@@ -61,7 +61,7 @@ class Regulation:
         self.sensing = Sensing()
         self.sensing.sample(self._sampled_s, None)
         self.wanted, self.window = FIRST_WINDOW, 1
-        self._residence_s: float | None = None
+        self.residence_s: float | None = None
         self.pace_per_s = pace_of(self.wanted, None, self._rate)
         self._bucket = Bucket()
         self.seen: Seen | None = None
@@ -79,7 +79,7 @@ class Regulation:
                 f"this program regulates {self._goal}; a goal of another kind needs a new regulate()"
             )
         self._goal = new
-        if self._residence_s is None:
+        if self.residence_s is None:
             self.pace_per_s = pace_of(self.wanted, None, self._rate)
 
     @property
@@ -141,5 +141,5 @@ class Regulation:
         if isinstance(receipt.command, float):
             self.wanted = receipt.command
         if seen.residence_s is not None:
-            self._residence_s = ewma(self._residence_s, seen.residence_s, _KEEP_RESIDENCE)
-        self.pace_per_s = pace_of(self.wanted, self._residence_s, self._rate)
+            self.residence_s = ewma(self.residence_s, seen.residence_s, _KEEP_RESIDENCE)
+        self.pace_per_s = pace_of(self.wanted, self.residence_s, self._rate)
