@@ -9,10 +9,9 @@ from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.brokers.port import NoSuchChannel
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.marks import is_mark
+from flyball.pipeline.polling import POLL_S
 from flyball.pipeline.stepping import Stepping
 from flyball.pipeline.tier_two import AlertHandler
-
-_LOOK_S = 0.05
 
 
 class AlertTail:
@@ -25,7 +24,7 @@ class AlertTail:
             log: open_log_reader(url, log) for log in sorted({rule.to or config.alerts for rule in config.rules})
         }
         self._positions: dict[str, int] = {}
-        self._thread = Stepping("alerts", self._step, _LOOK_S)
+        self._thread = Stepping("alerts", self._step, POLL_S)
 
     def start(self) -> None:
         for log, reader in self._readers.items():

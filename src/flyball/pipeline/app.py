@@ -9,7 +9,6 @@ it was and ends with the same results and alerts.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.lane import Lanes
 from flyball.pipeline.ledger import Totals
 from flyball.pipeline.monitor import monitor_name
+from flyball.pipeline.polling import wait_until
 from flyball.pipeline.queries import Queries
 from flyball.pipeline.queues import Wanted, lanes_name
 from flyball.pipeline.session import spark_session
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TIER1 = "tier1"
-_LOOK_S = 0.05
 
 
 class InlinePipeline:
@@ -134,9 +133,9 @@ class InlinePipeline:
         with open_log_reader(self._url, self._config.input) as reader:
             goal = [reader.bounds(partition)[1] for partition in range(reader.partitions())]
         # Flow control may keep input waiting, which looks to Spark as if there were none.
-        while any(at < end for at, end in zip(self._planned(len(goal)), goal, strict=True)):
-            self.check()
-            time.sleep(_LOOK_S)
+        wait_until(
+            lambda: all(at >= end for at, end in zip(self._planned(len(goal)), goal, strict=True)), self.check
+        )
         self._running.finish(_TIER1)
         self._combiner.drain()
         self._running.finish()

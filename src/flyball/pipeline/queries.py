@@ -22,6 +22,7 @@ from flyball.pipeline.columns import Columns
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.monitor import sampled_columns
 from flyball.pipeline.policy import failures
+from flyball.pipeline.polling import POLL_S
 from flyball.pipeline.receipts import ReceiptFile, restart_receipt
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flyball.pipeline")
 
-_LOOK_S = 0.05
 _ERROR = re.compile(r"(?:Caused by: )?([A-Za-z_][\w.]*: .*)")
 _ABOUT_THE_QUERY = "=== Streaming Query ==="
 
@@ -144,7 +144,7 @@ class Queries:
                         raise
                 while self._queries[one].running is query:
                     self.check()
-                    time.sleep(_LOOK_S)
+                    time.sleep(POLL_S)
 
     def stop(self) -> None:
         for query in self._queries.values():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from flyball.errors import FlyballError
+from flyball.pipeline.polling import wait_until
 
 
 class StoppedEarly(FlyballError, RuntimeError):
@@ -33,11 +33,12 @@ class Stepping:
 
     def wait_until(self, reached: Callable[[], bool]) -> None:
         """Raises what stops the thread before that."""
-        while not reached():
-            self.check()
-            if not self._thread.is_alive():
-                raise StoppedEarly(f"the {self._name} was stopped before everything was done")
-            time.sleep(self._idle_s)
+        wait_until(reached, self._check_alive, every_s=self._idle_s)
+
+    def _check_alive(self) -> None:
+        self.check()
+        if not self._thread.is_alive():
+            raise StoppedEarly(f"the {self._name} was stopped before everything was done")
 
     def stop(self) -> None:
         self.stopping.set()

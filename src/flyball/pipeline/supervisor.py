@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flyball.pipeline.policy import failures
+from flyball.pipeline.polling import POLL_S
 from flyball.pipeline.queries import PipelineFailed
 from flyball.processes import guardian
 from flyball.processes.process import OwnProcess, tail
 
-_LOOK_S = 0.05
 _GRACE_S = 15.0
 FOR_GOOD = 3
 """exit status of a process that would fail again however often it is started"""
@@ -110,7 +110,7 @@ class Supervisor:
         self.stop(tuple(self._children))
 
     def _watch(self) -> None:
-        while not self._stopping.wait(_LOOK_S):
+        while not self._stopping.wait(POLL_S):
             with self._lock:
                 for child in self._children.values():
                     if child.wanted and child.failure is None:

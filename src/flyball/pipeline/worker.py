@@ -27,6 +27,7 @@ from flyball.pipeline.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.lane import Lanes
 from flyball.pipeline.monitor import monitor_name
+from flyball.pipeline.polling import POLL_S
 from flyball.pipeline.queries import FailedForGood, Queries
 from flyball.pipeline.queues import rules_name
 from flyball.pipeline.receipts import ReceiptFile
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 SPLITTER, COMBINER, RULES = "splitter", "combiner", "rules"
 _LANE = "lane-"
-_LOOK_S = 0.05
 _STATUS_BYTES = 1 << 20
 # A lane's batch has no shuffle that could be planned anew while it runs: trying takes a tenth of a small batch.
 _LANE_SETTINGS = {"spark.sql.adaptive.enabled": "false"}
@@ -115,7 +115,7 @@ def _combine(order: Order, stack: ExitStack) -> Callable[[], None]:
 
     def work() -> None:
         if not combiner.step():
-            time.sleep(_LOOK_S / 2)
+            time.sleep(POLL_S / 2)
 
     return work
 
@@ -140,7 +140,7 @@ def _lane(order: Order, stack: ExitStack, lane: int) -> Callable[[], None]:
         if not pinned and queries.progress(name):
             _pin(cores)
             pinned = True
-        time.sleep(_LOOK_S)
+        time.sleep(POLL_S)
 
     return work
 
@@ -166,7 +166,7 @@ def _judge(order: Order, stack: ExitStack) -> Callable[[], None]:
             queries.finish()
             through = end
             sinks.tell(status, json.dumps({"through": through}).encode())
-        time.sleep(_LOOK_S)
+        time.sleep(POLL_S)
 
     return work
 

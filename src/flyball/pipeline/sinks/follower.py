@@ -15,9 +15,9 @@ from typing import Protocol
 from flyball.brokers.backoff import delays_s
 from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.errors import FlyballError
+from flyball.pipeline.polling import POLL_S
 from flyball.pipeline.stepping import Stepping
 
-_LOOK_S = 0.05
 _MOST_BYTES = 16_000_000
 _TRIES = 6
 
@@ -63,7 +63,7 @@ class Follower:
         self._next: dict[int, int] = {}
         self._since_s: dict[int, float] = {}
         self._flush = threading.Event()
-        self._thread = Stepping(f"sink {name}", self._guarded, _LOOK_S)
+        self._thread = Stepping(f"sink {name}", self._guarded, POLL_S)
 
     def start(self) -> None:
         self._next = dict(self._target.open(self._thread.stopping))
