@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from flyball.brokers.url import BrokerUrl
 from flyball.cli.demo_consumer import Consumed, consume_at_goals
@@ -26,16 +26,13 @@ from flyball.pipeline.monitor import latest_values
 from flyball.pipeline.runner import Pipeline
 from flyball.pipeline.spool import Spooler
 from flyball.publisher.feed import Events, Fed, Feed
+from flyball.strict_model import StrictModel
 
 _REPORT_EVERY_S = 2.0
 _CALM_S, _HOG_S = 2.0, 5.0
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DemoSource(_Strict):
+class DemoSource(StrictModel):
     """Generated events: DNS queries and host measurements."""
 
     kind: Literal["demo"]
@@ -51,7 +48,7 @@ class DemoSource(_Strict):
         return from_number
 
 
-class FileSource(_Strict):
+class FileSource(StrictModel):
     """One event a line."""
 
     kind: Literal["file"]
@@ -68,7 +65,7 @@ class FileSource(_Strict):
         return from_number
 
 
-class QueueSource(_Strict):
+class QueueSource(StrictModel):
     """Messages of a queue, which are moved to the input log; the run ends by a signal."""
 
     kind: Literal["queue"]
@@ -84,7 +81,7 @@ class QueueSource(_Strict):
         return url
 
 
-class NoSource(_Strict):
+class NoSource(StrictModel):
     """Somebody else fills the input log; the run ends by a signal, or when pipelines that feed it have ended."""
 
     kind: Literal["none"]
@@ -93,7 +90,7 @@ class NoSource(_Strict):
 Source: TypeAlias = Annotated[DemoSource | FileSource | QueueSource | NoSource, Field(discriminator="kind")]
 
 
-class LineConfig(_Strict):
+class LineConfig(StrictModel):
     """A run: where the events come from, where they are kept, what is done with them."""
 
     folder: Annotated[Path, Field(description="Keeps logs and checkpoints; relative to the config file")] = Path(

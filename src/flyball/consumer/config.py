@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, field_validator, model_validator
+from pydantic import Field, Strict, field_validator, model_validator
 
 from flyball.consumer.consumer import Consumer
 from flyball.consumer.handler import Handler, check_handler
@@ -26,12 +26,11 @@ from flyball.consumer.policy import parse_goal
 from flyball.consumer.profiles import Profile, Profiled
 from flyball.errors import InvalidValue
 from flyball.loops.policy import Mode
+from flyball.strict_model import StrictModel
 
 
-class ConsumerConfig(BaseModel):
+class ConsumerConfig(StrictModel):
     """One consumer."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: Annotated[str, Field(description="the broker")]
     handler: Annotated[str, Field(description="module:function that takes a message")]
@@ -79,10 +78,8 @@ class ConsumerConfig(BaseModel):
         return Consumer(self.url, handler=handler, **{**given, **more})
 
 
-class ProfileConfig(BaseModel):
+class ProfileConfig(StrictModel):
     """A workload that was identified; `r2` is for people to read."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: Annotated[str, Field(min_length=1, description="what the workload is called")]
     a: Annotated[float, Field(description="pole of the model")]
@@ -95,14 +92,12 @@ class ProfileConfig(BaseModel):
         return Profile(self.name, self.a, self.b, self.kp, self.ki)
 
 
-class ConsumerFile(BaseModel):
+class ConsumerFile(StrictModel):
     """A file with one consumer; `model` is what was found about it, for people to read."""
 
-    model_config = ConfigDict(extra="forbid")
-
     consumer: ConsumerConfig
-    model: dict[str, Any] = {}
-    profile: list[ProfileConfig] = []
+    model: dict[str, Any] = Field(default={})
+    profile: list[ProfileConfig] = Field(default=[])
 
     @model_validator(mode="after")
     def _profiles_can_act(self) -> ConsumerFile:

@@ -8,26 +8,27 @@ starts and watches them, adds and removes lanes, and ends them. It keeps the sin
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import BrokerError, NoSuchChannel
 from flyball.errors import InvalidValue
+from flyball.file_lock import lock_file
 from flyball.pipeline import entry
 from flyball.pipeline.alert_tail import AlertTail
 from flyball.pipeline.checks import check_broker_reach, check_lane_count
 from flyball.pipeline.config import PipelineConfig
 from flyball.pipeline.ledger import Totals
+from flyball.pipeline.polling import POLL_S, wait_until
 from flyball.pipeline.queries import PipelineFailed
 from flyball.pipeline.queues import Level, QueueLevels, Wanted, lanes_name, last_bodies, rules_name, wanted_lanes
 from flyball.pipeline.sink import LogSinks
@@ -39,7 +40,6 @@ from flyball.pipeline.ticks import Tick, ticks_name
 from flyball.pipeline.tier_two import AlertHandler, TierTwo
 from flyball.pipeline.worker import COMBINER, RULES, SPLITTER, Order, command, lane_role
 
-_LOOK_S = 0.05
 _COUNT_S = 0.5
 
 
@@ -62,7 +62,7 @@ class ProcessPipeline:
         self._alerts = AlertTail(url, config, on_alert)
         self._rules = TierTwo(url, config, self._sinks, on_alert)
         self._written = Sinks(url, config, self._folder, self._sinks)
-        self._lock: TextIO | None = None
+        self._lock: IO[bytes] | None = None
         self._begun = False
         self._submitter = os.getppid() if is_submitted() else None
         self._reading = threading.Lock()
@@ -120,11 +120,9 @@ class ProcessPipeline:
         self._run([lane_role(lane) for lane in range(count)])
         since = self._last_tick()
         self._want(lanes=count)
-        while (tick := self._last_tick()) is None or len(tick.members) != count:
-            self._wait()
+        tick = self._tick_when(lambda tick: len(tick.members) == count)
         leaving = [lane for lane in tick.given if lane not in tick.members]
-        while not all(self._has_left(lane, since) for lane in leaving):
-            self._wait()
+        wait_until(lambda: all(self._has_left(lane, since) for lane in leaving), self.check)
         self._supervisor.stop([lane_role(lane) for lane in leaving])
 
     def set_balance(self, balance: bool) -> None:
@@ -143,19 +141,13 @@ class ProcessPipeline:
         """Wait until everything that is in the input log now has gone all the way through."""
         with open_log_reader(self._url, self._config.input) as reader:
             goal = [reader.bounds(partition)[1] for partition in range(reader.partitions())]
-        while (tick := self._last_tick()) is None or any(
-            at < end for at, end in zip(tick.next, goal, strict=True)
-        ):
-            self._wait()
-        while not all(self._delivered(tick)):
-            self._wait()
-        while any(level.queued_bytes for level in self._read(self._known_lanes())):
-            self._wait()
+        tick = self._tick_when(lambda tick: all(at >= end for at, end in zip(tick.next, goal, strict=True)))
+        wait_until(lambda: all(self._delivered(tick)), self.check)
+        wait_until(lambda: not any(level.queued_bytes for level in self._read(self._known_lanes())), self.check)
         if self._config.rules:
             with open_log_reader(self._url, self._config.results) as reader:
                 end = reader.bounds(0)[1]
-            while self._judged() < end:
-                self._wait()
+            wait_until(lambda: self._judged() >= end, self.check)
             self._alerts.drain()
         if self.ended:
             self._rules.end_feeds()
@@ -175,9 +167,8 @@ class ProcessPipeline:
             self._lock.close()
 
     def _own_folder(self) -> None:
-        self._lock = (self._folder / "lock").open("w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._lock = lock_file(self._folder / "lock", wait=False)
         except BlockingIOError:
             raise InvalidValue(
                 f"the folder {self._folder} is in use by a pipeline that runs: stop it, or choose another folder"
@@ -186,12 +177,14 @@ class ProcessPipeline:
     def _run(self, names: list[str]) -> None:
         for name in names:
             self._supervisor.start(name, command(name, self._order))
-        while not all(self._supervisor.is_ready(name) for name in names):
-            self._wait()
+        wait_until(lambda: all(self._supervisor.is_ready(name) for name in names), self.check)
 
-    def _wait(self) -> None:
-        self.check()
-        time.sleep(_LOOK_S)
+    def _tick_when(self, reached: Callable[[Tick], bool]) -> Tick:
+        """The first of the newest ticks for which this is true."""
+        while (tick := self._last_tick()) is None or not reached(tick):
+            self.check()
+            time.sleep(POLL_S)
+        return tick
 
     def _want(self, **changes: Any) -> None:
         with open_log_reader(self._url, lanes_name(self._config.results)) as reader:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from flyball.brokers.port import BrokerError, Kind, TooLarge, Unconfirmed, Unrea
 from flyball.errors import FlyballError, InvalidValue
 from flyball.publisher import policy as rules
 from flyball.publisher.entry import Handle, ReadyQueue
+from flyball.steady_clock import SteadyClock
 
 log = logging.getLogger(__name__)
 
@@ -30,11 +30,7 @@ _BACKLOG_OF_SETTLED = 10_000
 _ENDLESS = 10**9
 
 # Times from 1970 that never go back: publishers on one host agree on them (the controller `auto` asks for that).
-_EPOCH_S = time.time() - time.monotonic()
-
-
-def now_s() -> float:
-    return time.monotonic() + _EPOCH_S
+now_s = SteadyClock().now
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from typing import IO
 
 from flyball.errors import FlyballError
+from flyball.file_lock import lock_file
 from flyball.publisher.kept import Kept, KeptInFile, KeptInMemory
 from flyball.publisher.memory_outbox import MemoryOutbox, OutboxLike
 from flyball.publisher.options import OutboxConfig
@@ -27,7 +27,7 @@ class Place:
 
     def __init__(self, config: OutboxConfig, first_sequence: int) -> None:
         self.memory: MemoryOutbox | None = None
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
         self.database: SqliteDatabase | None = None
         self.outbox: OutboxLike
         if config.path is None:
@@ -61,19 +61,13 @@ class Place:
             self._lock.close()
 
 
-def _locked(place: Path) -> IO[str]:
-    """Held until the process ends, however it ends: unlike a lease it needs no time to expire after kill -9."""
-    lock_path = place.with_name(place.name + ".publisher")
+def _locked(place: Path) -> IO[bytes]:
     try:
-        lock = lock_path.open("a+")
-    except OSError as error:
-        raise StoreError(f"cannot write next to the outbox {place}: {error.strerror or error}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
+        return lock_file(place.with_name(place.name + ".publisher"), wait=False)
+    except BlockingIOError:
         raise OutboxInUse(
             f"another publisher relays the outbox {place}: use that one, or give this one another file "
             f"(this is process {os.getpid()})"
         ) from None
-    return lock
+    except OSError as error:
+        raise StoreError(f"cannot write next to the outbox {place}: {error.strerror or error}") from None

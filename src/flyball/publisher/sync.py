@@ -10,7 +10,6 @@ Calls from several threads share commits, as concurrent tasks do.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +18,7 @@ from typing import Any, Self, TypeVar
 from flyball.brokers import Message
 from flyball.brokers.port import HeaderValue, Kind
 from flyball.control.step import Controller
+from flyball.loop_thread import LoopThread
 from flyball.publisher.entry import Handle
 from flyball.publisher.intake import WhenFull
 from flyball.publisher.options import OrderingConfig, OutboxConfig, ReceiptConfig
@@ -88,16 +88,14 @@ class SyncPublisher:
             workers=workers,
             close_timeout_s=close_timeout_s,
         )
-        self._loop: asyncio.AbstractEventLoop
+        self._loop: LoopThread
 
     def __enter__(self) -> Self:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="flyball-publisher-loop", daemon=True)
-        self._thread.start()
+        self._loop = LoopThread("flyball-publisher-loop")
         try:
             self._call(self._publisher.__aenter__())
         except BaseException:
-            self._stop()
+            self._loop.stop()
             raise
         return self
 
@@ -107,7 +105,7 @@ class SyncPublisher:
         try:
             self._call(self._publisher.__aexit__(kind, error, trace))
         finally:
-            self._stop()
+            self._loop.stop()
 
     def publish(
         self,
@@ -160,9 +158,4 @@ class SyncPublisher:
         return self._publisher.steps(channel)
 
     def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        return self._loop.run(work)
