@@ -12,6 +12,7 @@ import flyball
 from flyball.control.controllers.aimd import Aimd
 from flyball.control.controllers.pi import Pi
 from flyball.control.models import first_order
+from flyball.control.step import ReasonCode
 from flyball.control.wrappers import Ewma
 from flyball.errors import InvalidValue
 from flyball.loops.loop import Loop
@@ -69,6 +70,46 @@ def test_what_has_no_linear_law_is_not_judged() -> None:
 def test_a_goal_is_finite(goal: Any) -> None:
     with pytest.raises(InvalidValue, match="the goal of loop 'space' is a finite number, got"):
         _loop(goal=goal)
+
+
+def test_a_reference_gives_the_set_point_of_each_sample() -> None:
+    """It is called after the sensor, so that it may follow from what was measured."""
+    measured: list[float] = []
+
+    def sensor() -> float:
+        measured.append(float(len(measured)))
+        return measured[-1]
+
+    loop = _loop(sensor=sensor, goal=None, reference=lambda: 10.0 * measured[-1])
+    before = loop.goal
+    assert before is None
+    runner = run([loop], samples=3, clock=VirtualClock())
+    assert [(receipt.setpoint, receipt.measurement) for receipt in runner.receipts()] == [
+        (0.0, 0.0),
+        (10.0, 1.0),
+        (20.0, 2.0),
+    ]
+    assert loop.goal == 20.0
+    with pytest.raises(InvalidValue, match=r"comes from its reference, got the goal 5\.0"):
+        loop.goal = 5.0
+
+
+@pytest.mark.parametrize("reference", [lambda: math.nan, lambda: 1 / 0])
+def test_a_reference_that_fails_moves_nothing(reference: Any) -> None:
+    moves: list[float] = []
+    loop = _loop(goal=None, reference=reference, actuator=moves.append, mode="on")
+    (receipt,) = run([loop], samples=1, clock=VirtualClock()).receipts()
+    assert moves == []
+    assert receipt.command is None
+    assert receipt.code in (ReasonCode.REFERENCE_FAILED, ReasonCode.HELD_INVALID_SAMPLE)
+    assert receipt.reason
+
+
+def test_a_loop_has_either_a_goal_or_a_reference() -> None:
+    with pytest.raises(InvalidValue, match="either a goal or a reference, got None and None"):
+        _loop(goal=None)
+    with pytest.raises(InvalidValue, match="either a goal or a reference"):
+        _loop(reference=lambda: 1.0)
 
 
 def test_a_mode_is_one_of_three() -> None:

@@ -202,6 +202,5 @@ class Little:
 
 def disturbance(sample: Sample, place: int) -> float | None:
     """The measured disturbance at `place`; None where it was not measured."""
-    if place >= len(sample.disturbances) or not math.isfinite(sample.disturbances[place]):
-        return None
-    return sample.disturbances[place]
+    value = sample.disturbances[place] if place < len(sample.disturbances) else None
+    return value if value is not None and math.isfinite(value) else None

@@ -21,6 +21,8 @@ from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 Value: TypeAlias = float | tuple[float, ...]
 """A scalar for loops with one knob and one sensor, a tuple for loops with several."""
+Disturbances: TypeAlias = tuple[float | None, ...]
+"""Measured influences in the loop's order, None where one is not known; a named tuple where they have names."""
 
 _NO_PARTS: Mapping[str, float] = MappingProxyType({})
 
@@ -40,7 +42,7 @@ class Sample:
     setpoint: Value
     measurement: Value | None
     applied: Value | None = None
-    disturbances: tuple[float, ...] = ()
+    disturbances: Disturbances = ()
 
 
 class ReasonCode(StrEnum):
@@ -98,6 +100,7 @@ class ReasonCode(StrEnum):
     HELD_CONTROLLER_FAILED = "held-controller-failed"
 
     SENSOR_FAILED = "sensor-failed"
+    REFERENCE_FAILED = "reference-failed"
     ACTUATOR_FAILED = "actuator-failed"
     OVERDUE = "overdue"
     """The sensor or the actuator has not answered an earlier step yet."""

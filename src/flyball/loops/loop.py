@@ -1,13 +1,14 @@
-"""What a user declares: sensor → controller → actuator, with a goal."""
+"""What a user declares: sensor → controller → actuator, with a goal or a reference."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from flyball.control.guard import Guard
 from flyball.control.models import Arx
-from flyball.control.step import Controller, ReasonCode, Value, is_usable
+from flyball.control.step import Controller, Disturbances, ReasonCode, Value, is_usable
 from flyball.errors import InvalidValue
 from flyball.loops import policy as rules
 from flyball.loops.policy import MODES, LoopState, Mode, Observation, Policy, Receipt
@@ -17,6 +18,8 @@ Sensor: TypeAlias = Callable[[], Reading | Awaitable[Reading]]
 """Says what is measured now, or None where there is no estimate yet; may be a coroutine function."""
 Actuator: TypeAlias = Callable[[Any], Reading | Awaitable[Reading]]
 """Takes a command and returns what was really applied (None: as commanded); may be a coroutine function."""
+Reference: TypeAlias = Callable[[], Value]
+"""Says what the set point is now: a cascade, a ramp, a goal that follows from what was measured."""
 
 DEFAULT_GUARD = Guard()
 
@@ -35,6 +38,9 @@ class Loop:
     >>> loop.run(samples=60, clock=VirtualClock())
     >>> round(tank["level"], 3), round(loop.command, 3)
     (10.0, 5.0)
+
+    `goal` is the set point; a loop whose set point changes by itself has a `reference` instead, a function that is
+    called at each sample, after the sensor.
 
     A loop starts in the mode `advise`, which touches nothing. `goal`, `controller` and `mode` may be changed
     while it runs; the knob then glides to its new value instead of jumping. A loop keeps no thread and no
@@ -55,13 +61,14 @@ class Loop:
         sensor: Sensor,
         actuator: Actuator,
         controller: Controller[Any],
-        goal: Value,
+        goal: Value | None = None,
+        reference: Reference | None = None,
         period_s: float = 1.0,
         mode: Mode = "advise",
         limits: tuple[Value, Value] | None = None,
         guard: Guard | None = DEFAULT_GUARD,
         command: Value | None = None,
-        disturbances: Callable[[], tuple[float, ...]] | None = None,
+        disturbances: Callable[[], Disturbances] | None = None,
         blocking: bool = False,
         model: Arx | None = None,
         allow_fragile: bool = False,
@@ -77,7 +84,13 @@ class Loop:
         self._frozen: str | None = None
         self._last: Receipt | None = None
         self._model, self._allow_fragile = model, allow_fragile
-        self.goal = goal
+        if (goal is None) == (reference is None):
+            raise InvalidValue(f"loop {name!r} needs either a goal or a reference, got {goal!r} and {reference!r}")
+        self._goal: Value | None = None
+        self._reference: Reference | None = None
+        if goal is not None:
+            self.goal = goal
+        self._reference = reference
         self.mode = mode
 
     @property
@@ -107,11 +120,16 @@ class Loop:
         return self._last
 
     @property
-    def goal(self) -> Value:
+    def goal(self) -> Value | None:
+        """The newest set point; None before the first sample of a loop with a reference."""
         return self._goal
 
     @goal.setter
     def goal(self, goal: Value) -> None:
+        if self._reference is not None:
+            raise InvalidValue(
+                f"the set point of loop {self.name!r} comes from its reference, got the goal {goal!r}"
+            )
         if not is_usable(goal):
             raise InvalidValue(f"the goal of loop {self.name!r} is a finite number, got {goal!r}")
         self._goal = goal
@@ -162,14 +180,24 @@ class Loop:
         self,
         time: float,
         measurement: Value | None,
-        disturbances: tuple[float, ...] = (),
+        disturbances: Disturbances = (),
         trouble: str | None = None,
         trouble_code: ReasonCode = ReasonCode.SENSOR_FAILED,
     ) -> Receipt:
         """Decide one step from what was measured at `time`; giving the command to the knob is up to the caller."""
+        if self._reference is not None:
+            try:
+                self._goal = self._reference()
+            except Exception as error:  # noqa: BLE001 – a reference may raise anything; the actuator rests meanwhile
+                measurement = None
+                if trouble is None:
+                    trouble, trouble_code = (
+                        f"the reference raised {type(error).__name__}: {error}",
+                        ReasonCode.REFERENCE_FAILED,
+                    )
         seen = Observation(
             time,
-            self._goal,
+            math.nan if self._goal is None else self._goal,
             measurement,
             None,
             disturbances,

@@ -20,7 +20,7 @@ from flyball.control.controllers.common import as_tuple
 from flyball.control.guard import Guard, GuardState, Verdict
 from flyball.control.limits import clamp_value
 from flyball.control.state import from_plain, to_plain
-from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold, is_usable
+from flyball.control.step import Action, Controller, Disturbances, ReasonCode, Sample, Value, hold, is_usable
 from flyball.control.wrappers import transfer
 from flyball.control.wrappers.bumpless import Bumpless, BumplessState
 from flyball.control.wrappers.common import hold_invalid, same_shape, saturation_code
@@ -110,7 +110,7 @@ class Observation:
     setpoint: Value
     measurement: Value | None
     applied: Value | None = None
-    disturbances: tuple[float, ...] = ()
+    disturbances: Disturbances = ()
     mode: Mode = "on"
     frozen: str | None = None
     trouble: str | None = None

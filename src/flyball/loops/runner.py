@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from flyball.control.step import ReasonCode, Value
+from flyball.control.step import Disturbances, ReasonCode, Value
 from flyball.errors import FlyballError, InvalidValue
 from flyball.loops.clock import Clock, WallClock
 from flyball.loops.loop import Loop
@@ -358,11 +358,11 @@ def _number(reading: Any) -> Value | None:
     return float(reading)
 
 
-def _disturbances(loop: Loop) -> tuple[float, ...]:
+def _disturbances(loop: Loop) -> Disturbances:
     if loop.disturbances is None:
         return ()
     try:
-        return tuple(map(float, loop.disturbances()))
+        return loop.disturbances()
     except Exception as error:  # noqa: BLE001 – feed-forward is a help, not a condition
         log.debug("loop %s: disturbances: %s", loop.name, error)
         return ()

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flyball.control.state import from_plain, to_plain
-from flyball.control.step import Action, Controller, Sample, Value, is_usable
+from flyball.control.step import Action, Controller, Disturbances, Sample, Value, is_usable
 
 _NOT_NUMBERS = (math.nan, math.inf, -math.inf)
 
@@ -182,7 +182,8 @@ def _samples(rng: random.Random, setpoint: Value, disturbances: tuple[float, ...
     for _ in range(count):
         goal: Value = setpoint
         seen: Value | None = _noisy(rng, setpoint, 0.3)
-        dt, applied, measured_load = 1.0, None, tuple(d * rng.uniform(0.5, 2.0) for d in disturbances)
+        dt, applied = 1.0, None
+        measured_load: Disturbances = tuple(d * rng.uniform(0.5, 2.0) for d in disturbances)
         match rng.randrange(16):
             case 0:
                 seen = None
@@ -195,7 +196,7 @@ def _samples(rng: random.Random, setpoint: Value, disturbances: tuple[float, ...
             case 4:
                 dt = rng.choice((0.0, 1e-9, 3600.0, -1.0))
             case 5:
-                measured_load = tuple(rng.choice(_NOT_NUMBERS) for _ in disturbances)
+                measured_load = tuple(rng.choice((None, *_NOT_NUMBERS)) for _ in disturbances)
             case 6:
                 measured_load = ()
             case 7:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball.control.step import Value
+from flyball.control.step import Disturbances, Value
 from flyball.errors import InvalidValue, require
 from flyball.loops.policy import LoopState, Mode, Observation, Policy, Receipt, decide, start
 from flyball.twin.plants import Plant
@@ -25,7 +25,7 @@ class TwinLoop:
     goal: Value | Callable[[float], Value]
     command: Value = 0.0
     mode: Mode = "on"
-    disturbances: Callable[[float], tuple[float, ...]] | None = None
+    disturbances: Callable[[float], Disturbances] | None = None
     keep: int = 1_000_000
     receipts: list[Receipt] = field(default_factory=list)
     state: LoopState = field(init=False)

@@ -115,10 +115,11 @@ class GainScheduled:
         return number
 
     def _quantity(self, sample: Sample) -> float | None:
+        quantity: Value | None
         if self.by == "setpoint":
-            quantity: Value = sample.setpoint
+            quantity = sample.setpoint
         elif self.index < len(sample.disturbances):
             quantity = sample.disturbances[self.index]
         else:
             return None
-        return quantity if not isinstance(quantity, tuple) and math.isfinite(quantity) else None
+        return quantity if isinstance(quantity, int | float) and math.isfinite(quantity) else None

@@ -14,7 +14,7 @@ from flyball.control.controllers.common import (
     hold_unusable,
     scalar_error,
 )
-from flyball.control.step import Action, Sample, Value
+from flyball.control.step import Action, Disturbances, Sample, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ class PiFf:
             return state, HOLD_NOT_FINITE
         return PiFfState(command, integral, seen), Action(command, {"ff": ff, "p": p, "i": integral})
 
-    def _see(self, before: tuple[float | None, ...], now: tuple[float, ...]) -> tuple[float | None, ...]:
-        fresh = [now[i] if i < len(now) else math.nan for i in range(len(self.disturbance_gains))]
-        return tuple(new if math.isfinite(new) else old for old, new in zip(before, fresh, strict=True))
+    def _see(self, before: tuple[float | None, ...], now: Disturbances) -> tuple[float | None, ...]:
+        fresh = [now[i] if i < len(now) else None for i in range(len(self.disturbance_gains))]
+        return tuple(
+            new if new is not None and math.isfinite(new) else old for old, new in zip(before, fresh, strict=True)
+        )
