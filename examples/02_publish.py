@@ -7,8 +7,7 @@ The broker here is a file, so the example needs no server. For RabbitMQ or Kafka
 
 import asyncio
 
-from flyball import Publisher
-from flyball.brokers import Message, connect
+from flyball import Message, Publisher, connect
 
 URL = "sqlite:///broker.db"
 

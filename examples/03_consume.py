@@ -9,9 +9,7 @@ and then put aside as a dead letter. A real program gives the URL of its broker 
 
 import asyncio
 
-from flyball import Consumer
-from flyball.brokers import Message, connect
-from flyball.consumer.settling import RetryPolicy
+from flyball import Consumer, Message, RetryPolicy, connect
 
 URL = "memory://example"
 
@@ -38,11 +36,11 @@ async def main() -> None:
             await asyncio.sleep(1.5)
             print("a quarter of that for 50/s:     ", 0.7 < consumer.window < 2)
             consumer.goal = "capacity"  # as fast as the handlers can take it
-            while consumer.figures()["acked"] < 1000:
+            while consumer.stats.acked < 1000:
                 await asyncio.sleep(0.1)
 
-        figures = consumer.figures()
-        print(f"{figures['acked']} settled, {figures['dead_lettered']} of them as a dead letter")
+        stats = consumer.stats
+        print(f"{stats.acked} settled, {stats.dead_lettered} of them as a dead letter")
         print("left in the queue:", await broker.depth("orders"))
 
 

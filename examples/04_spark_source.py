@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-from flyball.brokers import Message, connect
+from flyball import Message, connect
 from flyball.pipeline.session import spark_session
 
 

@@ -80,7 +80,7 @@ def test_profiles_are_tuned_one_by_one_and_the_consumer_takes_the_one_that_fits(
         (tmp_path / "shop.py").write_text(_HANDLER.replace("0.02", took_s))
         ran = flyball(tmp_path, "consume", "--config", "orders.toml", "--seconds", "4", "--json", "--quiet")
         assert ran.returncode == 0, ran.stderr
-        assert f"profile {name}" in json.loads(ran.stdout)["advice"]
+        assert f"profile {name}" in json.loads(ran.stdout)["status"]
 
 
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:

@@ -93,9 +93,9 @@ def test_a_failing_message_is_tried_again_and_then_becomes_a_dead_letter(memory:
                 raise ValueError("no such customer")
 
         async with Consumer(memory.url, handler=handle, retries=QUICK, **memory.arguments) as consumer:
-            await until(lambda: consumer.figures()["acked"] == 3)
+            await until(lambda: consumer.stats.acked == 3)
         assert tries == {b"good": 2, b"bad": 3}
-        assert consumer.figures()["dead_lettered"] == 1
+        assert consumer.stats.dead_lettered == 1
         async with await connect(memory.url) as broker:
             receiver = await broker.receiver(f"{memory.name}.dead")
             (dead,) = await receiver.receive(timeout_s=10.0)
@@ -122,7 +122,7 @@ def test_blocking_handlers_run_in_as_many_threads_as_allowed(memory: Any) -> Non
     async def scenario() -> None:
         await memory.send(bodies(40))
         async with Consumer(memory.url, handler=handle, concurrency=3, **memory.arguments) as consumer:
-            await until(lambda: consumer.figures()["acked"] == 40)
+            await until(lambda: consumer.stats.acked == 40)
 
     asyncio.run(scenario())
     assert most == 3
@@ -148,9 +148,9 @@ def test_a_handler_that_hangs_is_given_up(memory: Any, blocking: bool) -> None:
             memory.url, handler=handler, concurrency=1, handler_timeout_s=0.2, retries=0, **memory.arguments
         )
         async with consumer:
-            await until(lambda: consumer.figures()["acked"] == 5)
+            await until(lambda: consumer.stats.acked == 5)
         release.set()
-        assert consumer.figures()["dead_lettered"] == 1
+        assert consumer.stats.dead_lettered == 1
 
     asyncio.run(scenario())
 
@@ -167,7 +167,7 @@ def test_a_timeout_of_the_handlers_own_is_an_error_like_any_other(memory: Any) -
         await memory.send(bodies(20))
         options: dict[str, Any] = {"concurrency": 1, "handler_timeout_s": 60.0, "retries": 0}
         async with Consumer(memory.url, handler=call, **options, **memory.arguments) as consumer:
-            await until(lambda: consumer.figures()["dead_lettered"] == 20)
+            await until(lambda: consumer.stats.dead_lettered == 20)
 
     asyncio.run(scenario())
     assert len(threads) == 1
@@ -185,12 +185,38 @@ def test_a_stop_acknowledges_what_is_done_and_gives_back_the_rest(memory: Any) -
         log = Log(work)
         consumer = Consumer(memory.url, handler=log, window=10, concurrency=10, **memory.arguments)
         async with consumer:
-            await until(lambda: consumer.figures()["acked"] == 3 and log.running == 10)
+            await until(lambda: consumer.stats.acked == 3 and log.running == 10)
             consumer.stop()
             await asyncio.sleep(0.3)
             gate.set()  # the ten under way finish, nothing new begins
         assert log.ids == ids[:13]
         assert await waiting(memory.url, memory.name) == 17
+
+    asyncio.run(scenario())
+
+
+def test_a_block_left_by_an_exception_closes_in_order_and_raises_that_exception(memory: Any) -> None:
+    async def scenario() -> None:
+        await memory.send(bodies(3))
+        began = asyncio.Event()
+        finish = asyncio.Event()
+
+        async def work(_: Message) -> None:
+            began.set()
+            await finish.wait()
+
+        consumer = Consumer(memory.url, handler=work, window=1, **memory.arguments)
+
+        async def program() -> None:
+            async with consumer:
+                await began.wait()
+                asyncio.get_running_loop().call_later(0.05, finish.set)
+                raise ValueError("of the program")
+
+        with pytest.raises(ValueError, match="of the program"):
+            await program()
+        assert consumer.stats.acked == 1  # what was being handled
+        assert await waiting(memory.url, memory.name) == 2
 
     asyncio.run(scenario())
 
@@ -206,7 +232,7 @@ def test_a_handler_that_outlasts_the_stop_gives_its_message_back(memory: Any) ->
 
         async with Consumer(memory.url, handler=work, stop_timeout_s=0.1, **memory.arguments) as consumer:
             await began.wait()
-        assert consumer.figures()["acked"] == 0
+        assert consumer.stats.acked == 0
         async with await connect(memory.url) as broker:
             receiver = await broker.receiver(memory.name)
             (again,) = await receiver.receive(timeout_s=10.0)
@@ -226,7 +252,7 @@ def test_tries_wait_longer_each_time(memory: Any) -> None:
 
         policy = RetryPolicy(retries=3, first_s=0.1, longest_s=0.4)
         async with Consumer(memory.url, handler=handle, retries=policy, **memory.arguments) as consumer:
-            await until(lambda: consumer.figures()["dead_lettered"] == 1)
+            await until(lambda: consumer.stats.dead_lettered == 1)
         pauses_s = [after - before for before, after in pairwise(tried_s)]
         least_s = [0.05, 0.1, 0.2]  # half of 0.1, 0.2 and 0.4: the rest is chance, so that not all come at once
         assert len(pauses_s) == 3
@@ -243,7 +269,7 @@ def test_automatic_acks_without_a_goal_acknowledge_before_the_handler(memory: An
         async def handle(_: Message) -> None:
             nonlocal tries
             tries += 1
-            await until(lambda: consumer.figures()["acked"] == 1)
+            await until(lambda: consumer.stats.acked == 1)
 
         consumer = Consumer(memory.url, handler=handle, auto_ack=True, **memory.arguments)
         async with consumer:
@@ -256,10 +282,10 @@ def test_automatic_acks_without_a_goal_acknowledge_before_the_handler(memory: An
 def test_finished_messages_are_remembered_across_restarts(memory: Any, tmp_path: Path) -> None:
     async def consume(log: Log) -> int:
         database = SqliteDatabase(tmp_path / "finished.db")
-        async with Consumer(memory.url, handler=log, idempotent=database, **memory.arguments) as consumer:
-            await until(lambda: consumer.figures()["acked"] == 1)
+        async with Consumer(memory.url, handler=log, finished_store=database, **memory.arguments) as consumer:
+            await until(lambda: consumer.stats.acked == 1)
         database.close()
-        return int(consumer.figures()["repeats"])
+        return int(consumer.stats.repeats)
 
     async def scenario() -> None:
         message = Message(b"once")
@@ -285,13 +311,13 @@ def test_a_goal_is_held_by_the_window_and_can_change_while_it_runs(memory: Any) 
             memory.url, handler=Log(lambda _: asyncio.sleep(0.05)), goal="rate=100", **memory.arguments
         )
         async with consumer:
-            await until(lambda: len(consumer.receipts()) >= 4)
+            await until(lambda: len(consumer.steps()) >= 4)
             assert consumer.window == pytest.approx(100 * 0.05, rel=0.5)  # Little's law, whatever the machine
             consumer.goal = Rate(300.0)
-            before = len(consumer.receipts())
-            await until(lambda: len(consumer.receipts()) >= before + 3)
+            before = len(consumer.steps())
+            await until(lambda: len(consumer.steps()) >= before + 3)
             assert consumer.window == pytest.approx(300 * 0.05, rel=0.5)
-            assert {receipt.setpoint for receipt in consumer.receipts()[before + 1 :]} == {300.0}
+            assert {receipt.setpoint for receipt in consumer.steps()[before + 1 :]} == {300.0}
 
     asyncio.run(scenario())
 
@@ -309,11 +335,11 @@ def test_advise_and_shadow_leave_the_window_alone(memory: Any) -> None:
             **memory.arguments,
         )
         async with consumer:
-            await until(lambda: len(consumer.receipts()) >= 6)
+            await until(lambda: len(consumer.steps()) >= 6)
             assert consumer.window == 7
             assert consumer._receiver is not None
             assert consumer._receiver.window == 7
-            proposed = consumer.receipts()[-1].proposed
+            proposed = consumer.steps()[-1].proposed
             assert isinstance(proposed, float)
             assert proposed < 7 / 2  # it would have taken less
 
@@ -333,13 +359,13 @@ def test_a_rate_that_does_not_depend_on_the_window_is_explained_and_not_fought(m
             memory.url, handler=Log(one_at_a_time), goal="rate=1000", period_s=0.25, **memory.arguments
         )
         async with consumer:
-            await until(lambda: "out of reach" in consumer.advice)
-            said, held = consumer.advice, consumer.window
+            await until(lambda: "out of reach" in consumer.status)
+            said, held = consumer.status, consumer.window
             assert "the handlers are the limit; reachable is about " in said
             reachable = float(said.split("reachable is about ")[1].split("/s")[0])
             assert 20 < reachable <= 105  # 10 ms each, one at a time
-            before = len(consumer.receipts())
-            await until(lambda: len(consumer.receipts()) >= before + 10)
+            before = len(consumer.steps())
+            await until(lambda: len(consumer.steps()) >= before + 10)
             assert consumer.window <= held * 1.5  # it rests, but for a careful try
 
     asyncio.run(scenario())
@@ -352,11 +378,11 @@ def test_an_empty_queue_does_not_open_the_window(memory: Any) -> None:
         consumer = Consumer(memory.url, handler=log, goal="rate=400", period_s=0.25, **memory.arguments)
         async with consumer, await connect(memory.url) as broker:
             sender = await broker.sender(memory.name)
-            while len(consumer.receipts()) < 30:
+            while len(consumer.steps()) < 30:
                 await sender.send_batch([Message(b"now and then")])
                 await asyncio.sleep(0.05)
             assert consumer.window < 12  # 400/s of 10 ms are 4 places; never the limit
-            assert "the queue had no more" in consumer.advice
+            assert "the queue had no more" in consumer.status
 
     asyncio.run(scenario())
 
@@ -369,7 +395,7 @@ def test_capacity_stops_at_what_the_handlers_can_take(memory: Any) -> None:
             memory.url, handler=log, goal=Capacity(), concurrency=8, period_s=0.25, **memory.arguments
         )
         async with consumer:
-            await until(lambda: len(consumer.receipts()) >= 20)
+            await until(lambda: len(consumer.steps()) >= 20)
             assert log.most == 8
             assert 6 < consumer.window < 40
 
@@ -388,7 +414,7 @@ def test_pacing_hands_messages_over_one_by_one(memory: Any) -> None:
             memory.url, handler=handle, goal="rate=50", pacing=True, window=50, period_s=0.2, **memory.arguments
         )
         async with consumer:
-            await until(lambda: len(consumer.receipts()) >= 2)
+            await until(lambda: len(consumer.steps()) >= 2)
             first = len(times)
             await until(lambda: len(times) >= first + 30)
         taken = times[first : first + 30]
@@ -442,7 +468,7 @@ def test_dead_letters_can_be_left_to_the_broker(rabbitmq: RabbitMqNode) -> None:
 
         consumer = Consumer(rabbitmq.amqp_url, queue=queue, handler=handle, retries=QUICK, dead_letter="broker")
         async with consumer:
-            await until(lambda: consumer.figures()["dead_lettered"] == 1 and consumer.figures()["acked"] == 1)
+            await until(lambda: consumer.stats.dead_lettered == 1 and consumer.stats.acked == 1)
 
     asyncio.run(scenario())
     got = None
@@ -463,8 +489,8 @@ def test_dead_letters_are_stored_on_every_broker(place: Any) -> None:
 
         consumer = Consumer(place.url, handler=handle, retries=QUICK, **place.arguments)
         async with consumer:
-            await until(lambda: consumer.figures()["acked"] == 2)
-        assert consumer.figures()["dead_lettered"] == 1
+            await until(lambda: consumer.stats.acked == 2)
+        assert consumer.stats.dead_lettered == 1
         assert await waiting(place.url, f"{place.name}.dead") == 1
 
     asyncio.run(scenario())

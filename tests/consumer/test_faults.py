@@ -139,7 +139,7 @@ def test_a_killed_broker_loses_nothing_and_nothing_is_handled_twice(
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
             await until(lambda: len(set(done)) == 1000)
-            assert consumer.figures()["dead_lettered"] == 0
+            assert consumer.stats.dead_lettered == 0
         assert Counter(done) == Counter(ids)
 
     asyncio.run(scenario())
@@ -170,13 +170,13 @@ def test_parked_messages_do_not_starve_others_and_go_back_once(amqp_url: str, ki
             await sender.send_batch([Message(b"%d" % number) for number in range(12)])
             slow = Consumer(url, queue=queue, handler=stuck, goal="rate=1", mode="shadow", window=10)
             async with slow:
-                await until(lambda: slow.figures()["in_flight"] == 10)
+                await until(lambda: slow.stats.in_flight == 10)
                 receiver: Any = slow._receiver
                 await until(lambda: receiver.parked == 2)
                 assert receiver.parked <= receiver.window
                 async with Consumer(url, queue=queue, handler=quick):
                     await until(lambda: len(taken) == 2)  # what was only parked
-                assert slow.figures()["in_flight"] == 10  # and nothing that is being handled
+                assert slow.stats.in_flight == 10  # and nothing that is being handled
                 gate.set()
             again = await broker.receiver(queue)
             assert await again.receive(timeout_s=0.5) == []

@@ -106,11 +106,11 @@ def test_what_a_handler_returns_is_awaited_before_the_message_is_acknowledged(me
         handler = SHAPES[shape](asyncio.get_running_loop(), work)
         async with Consumer(memory.url, handler=handler, window=5, **memory.arguments) as consumer:
             await until(lambda: len(begun) == 5)
-            assert consumer.figures()["acked"] == 0
+            assert consumer.stats.acked == 0
             gate.set()
-            await until(lambda: consumer.figures()["acked"] == 20)
+            await until(lambda: consumer.stats.acked == 20)
             assert sorted(handled) == sorted(ids)
-            assert consumer.figures()["failed"] == 0
+            assert consumer.stats.failed == 0
         assert threads == {threading.get_ident()}  # on the event loop, whoever called the handler
 
     asyncio.run(scenario())
@@ -119,9 +119,9 @@ def test_what_a_handler_returns_is_awaited_before_the_message_is_acknowledged(me
 async def dead_letters(place: Place, handler: Any, **options: Any) -> dict[bytes, str]:
     """What became of the messages that failed: body and reason."""
     async with Consumer(place.url, handler=handler, **options, **place.arguments) as consumer:
-        await until(lambda: consumer.figures()["acked"] == 3)
-        figures = consumer.figures()
-    assert figures["failed"] == figures["dead_lettered"] + figures["retried"]
+        await until(lambda: consumer.stats.acked == 3)
+        stats = consumer.stats
+    assert stats.failed == stats.dead_lettered + stats.retried
     async with await connect(place.url) as broker:
         receiver = await broker.receiver(f"{place.name}.dead")
         dead = await receiver.receive(timeout_s=30.0)
@@ -210,7 +210,7 @@ def test_concurrency_counts_what_is_awaited(memory: Place) -> None:
 
         consumer = Consumer(memory.url, handler=lambda message: work(message), concurrency=3, **memory.arguments)
         async with consumer:
-            await until(lambda: consumer.figures()["acked"] == 40)
+            await until(lambda: consumer.stats.acked == 40)
         assert most == 3
 
     asyncio.run(scenario())
@@ -229,8 +229,8 @@ def test_the_residence_time_includes_what_is_awaited(memory: Place) -> None:
             **memory.arguments,
         )
         async with consumer:
-            await until(lambda: len(consumer.receipts()) >= 4)
-            assert consumer.figures()["residence_s"] >= 0.05
+            await until(lambda: len(consumer.steps()) >= 4)
+            assert (consumer.stats.residence_s or 0.0) >= 0.05
 
     asyncio.run(scenario())
 

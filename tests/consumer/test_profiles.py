@@ -132,8 +132,8 @@ def test_a_live_consumer_recognises_slow_messages(rabbitmq: RabbitMqNode) -> Non
         await Place(rabbitmq.amqp_url, queue, log=False).send([b"quick"] * 300 + [b"slow"] * 400)
         consumer = Consumer(url, queue=queue, handler=handle, goal="rate=100", controller=law, period_s=0.4)
         async with consumer:
-            await until(lambda: any(one.code is ReasonCode.GAINS_CHANGED for one in consumer.receipts()))
-            reasons = [one.reason for one in consumer.receipts()]
+            await until(lambda: any(one.code is ReasonCode.GAINS_CHANGED for one in consumer.steps()))
+            reasons = [one.reason for one in consumer.steps()]
             assert "profile quick" in reasons
             assert "profile slow (switched)" in reasons
 

@@ -34,12 +34,12 @@ def test_the_wait_for_publishers_does_not_widen_the_window(rabbitmq: RabbitMqNod
             )
             async with consumer:
                 took_s: list[float] = []
-                while len(consumer.receipts()) < 24:
+                while len(consumer.steps()) < 24:
                     await sender.send_batch([Message(b"now and then"), Message(b"and again")])
                     await asyncio.sleep(0.015)
-                    if (residence_s := consumer.figures()["residence_s"]) is not None:
+                    if (residence_s := consumer.stats.residence_s) is not None:
                         took_s.append(residence_s)
-                assert "the queue had no more" in consumer.advice
+                assert "the queue had no more" in consumer.status
                 # the round trip, and not the 0.2 s that a place of such a window stays empty
                 assert max(took_s[len(took_s) // 2 :]) < 4 * ONE_WAY_S
 

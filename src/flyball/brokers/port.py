@@ -236,7 +236,10 @@ class Broker(Protocol):
         """A receiver that shares the messages of an existing queue with the queue's other receivers."""
 
     async def subscribe(self, pattern: str, group: str, *, window: int = 100, start: Start = "latest") -> Receiver:
-        """Join a group. The first member creates it; on logs, `start` says where a new group begins."""
+        """Join a group. The first member creates it; on logs, `start` says where a new group begins.
+
+        By default it follows what comes from now on. `Consumer`, which does work, begins at the earliest message.
+        """
 
     def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         """The records with start <= offset < stop that still exist, in order, in chunks. Takes nothing away."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,19 +50,18 @@ async def _tell(consumer: Consumer, quiet: bool) -> None:
     said = ""
     while not quiet:
         await asyncio.sleep(1.0)
-        figures = consumer.figures()
-        rate = figures["rate_per_s"]
-        note(f"{figures['handed']:>12,} handled  {rate or 0.0:>10,.0f}/s  window {figures['window']:.2f}")
-        if figures["advice"] and figures["advice"] != said:
-            note(f"             {figures['advice']}")
-        said = figures["advice"]
+        stats = consumer.stats
+        note(f"{stats.handed:>12,} handled  {stats.rate_per_s or 0.0:>10,.0f}/s  window {stats.window:.2f}")
+        if stats.status and stats.status != said:
+            note(f"             {stats.status}")
+        said = stats.status
 
 
 def _figures(consumer: Consumer) -> dict[str, Any]:
-    rates = [receipt.measurement for receipt in consumer.receipts() if isinstance(receipt.measurement, float)]
+    rates = [step.measurement for step in consumer.steps() if isinstance(step.measurement, float)]
     mean = sum(rates) / len(rates) if rates else None
     return {
-        **consumer.figures(),
+        **asdict(consumer.stats),
         "samples": len(rates),
         "mean_rate_per_s": None if mean is None else round(mean, 1),
     }

@@ -61,8 +61,8 @@ async def consume_at_goals(url: str, channel: str, over: asyncio.Event, say: Cal
             say(f"a consumer of the events is to take {goal:g} a second")
             await _held(consumer, goal, over)
         await over.wait()
-    receipts = consumer.receipts()
-    return Consumed(consumer.figures()["acked"], tuple(phase(receipts, goal) for goal in GOALS_PER_S))
+    receipts = consumer.steps()
+    return Consumed(consumer.stats.acked, tuple(phase(receipts, goal) for goal in GOALS_PER_S))
 
 
 async def _look_up(_: Message) -> None:
@@ -72,11 +72,11 @@ async def _look_up(_: Message) -> None:
 async def _held(consumer: Consumer, goal: float, over: asyncio.Event) -> None:
     """Until enough was seen of a goal; when all else is over, not for long, and only while messages are left."""
     left_s = _LONGEST_AFTER_S
-    while _fed(consumer.receipts(), goal) < _ENOUGH and left_s > 0.0:
+    while _fed(consumer.steps(), goal) < _ENOUGH and left_s > 0.0:
         await asyncio.sleep(_PERIOD_S / 4)
         if over.is_set():
             left_s -= _PERIOD_S / 4
-            caught_up = consumer.figures()["depth"] == 0.0 and left_s < _LONGEST_AFTER_S - _FRESH_S
+            caught_up = consumer.stats.depth == 0.0 and left_s < _LONGEST_AFTER_S - _FRESH_S
             left_s = 0.0 if caught_up else left_s
 
 

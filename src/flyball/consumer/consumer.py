@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from flyball.brokers import connect
 from flyball.brokers.port import Broker, Receiver, Start
@@ -31,8 +32,36 @@ from flyball.loops.telemetry.sink import Sink
 from flyball.store.protocol import Database, StateStore
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumerStats:
+    """Messages since the start, and what the last sample measured (None: nothing yet).
+
+    `handed` were given to handlers, `acked` are done, dead letters included; `failed` counts failures of handlers,
+    `returned` what went back to the broker, `repeats` what was not handled again. `window` is how many may be in
+    flight, `status` what there is to say about the goal.
+    """
+
+    handed: int
+    acked: int
+    failed: int
+    retried: int
+    dead_lettered: int
+    returned: int
+    repeats: int
+    in_flight: int
+    window: float
+    goal: str | None
+    rate_per_s: float | None
+    residence_s: float | None
+    depth: float | None
+    status: str
+
+
 class Consumer:
     """Consumes a queue, or a channel as a member of a group.
+
+    `async with Consumer(…)`: entered, it runs in the background; left, it finishes what is being handled, gives
+    the rest back and closes. `run` and `run_blocking` do the same until `stop`, or for a given time.
 
     `handler` takes a `Message`; a coroutine function runs on the event loop, any other in one of `concurrency`
     threads; if what it returns can be awaited, that is awaited as part of the handling. It may raise: the message
@@ -44,12 +73,15 @@ class Consumer:
     `goal` is "rate=400", "capacity", "latency=0.5", "drain-by=60" or an object of `flyball.consumer.goals`;
     without one the window is fixed at `window`. `controller` is a name of the catalogue, a config
     ({"name": "pi", "kp": …}) or an object; default is Little's law with a trim. In the modes `advise` and
-    `shadow` the window stays at `window` and the receipts say what would be done. `pacing` also hands messages
-    over evenly, by a token bucket. `metric` replaces the measured rate by what it returns for it (None: no
-    measurement).
+    `shadow` the window stays at `window` and `steps()` say what would be done; the default is `on`, since the
+    window is the consumer's own (a `Loop`, which moves something of yours, starts in `advise`). `pacing` also
+    hands messages over evenly, by a token bucket. `metric` replaces the measured rate by what it returns for it
+    (None: no measurement).
 
-    `idempotent` is a database of `flyball.store` that remembers finished ids across restarts; `store` keeps the
-    state of the loop, `telemetry` are sinks for its receipts.
+    `start` says where a new group begins: by default at the earliest message, since work that waits must not be
+    skipped (`Broker.subscribe`, for programs that only follow, begins at the latest). `finished_store` is a
+    database of `flyball.store` that remembers finished ids across restarts; `store` keeps the state of the loop,
+    `telemetry` are sinks for its steps.
     """
 
     def __init__(
@@ -74,7 +106,7 @@ class Consumer:
         auto_ack: bool = False,
         period_s: float = 1.0,
         metric: Callable[[float], float | None] | None = None,
-        idempotent: Database | None = None,
+        finished_store: Database | None = None,
         telemetry: Sequence[Sink] | None = None,
         store: StateStore | None = None,
         stop_timeout_s: float = 30.0,
@@ -99,7 +131,7 @@ class Consumer:
         self._retry = retries if isinstance(retries, RetryPolicy) else RetryPolicy(retries)
         self._dead_letter = dead_letter or self._place.dead_letter
         self._auto_ack, self._stop_timeout_s = auto_ack, stop_timeout_s
-        self._idempotent = idempotent
+        self._finished_store = finished_store
         self.name = name or self._place.name
         self._steering = Steering(
             self.name,
@@ -148,30 +180,35 @@ class Consumer:
         return self._steering.runner
 
     @property
-    def advice(self) -> str:
+    def status(self) -> str:
         """What the loop or its guard has to say at the moment; empty in everyday operation."""
         last = None if self.loop is None else self.loop.last
         return "" if last is None else "; ".join(filter(None, (last.reason, last.alert)))
 
-    def receipts(self) -> list[Receipt]:
-        """The newest receipts of the loop (where no other telemetry was asked for)."""
+    def steps(self) -> list[Receipt]:
+        """The newest steps of the loop, oldest first (where no other telemetry was asked for)."""
         return [] if self.runner is None else self.runner.receipts()
 
-    def figures(self) -> dict[str, Any]:
-        """Counts since the start."""
+    @property
+    def stats(self) -> ConsumerStats:
+        """Counts since the start, and the last sample."""
         handling, receiver, seen = self._handling, self._receiver, self.seen
-        names = ("acked", "failed", "retried", "dead_lettered", "returned", "repeats")
-        return {
-            "handed": self._steering.sensing.handed,
-            **{name: 0 if handling is None else getattr(handling, name) for name in names},
-            "in_flight": 0 if receiver is None else receiver.in_flight,
-            "window": self.window,
-            "goal": None if self.goal is None else str(self.goal),
-            "rate_per_s": None if seen is None else seen.rate_per_s,
-            "residence_s": None if seen is None else seen.residence_s,
-            "depth": self._steering.depth,
-            "advice": self.advice,
-        }
+        return ConsumerStats(
+            handed=self._steering.sensing.handed,
+            acked=0 if handling is None else handling.acked,
+            failed=0 if handling is None else handling.failed,
+            retried=0 if handling is None else handling.retried,
+            dead_lettered=0 if handling is None else handling.dead_lettered,
+            returned=0 if handling is None else handling.returned,
+            repeats=0 if handling is None else handling.repeats,
+            in_flight=0 if receiver is None else receiver.in_flight,
+            window=self.window,
+            goal=None if self.goal is None else str(self.goal),
+            rate_per_s=None if seen is None else seen.rate_per_s,
+            residence_s=None if seen is None else seen.residence_s,
+            depth=self._steering.depth,
+            status=self.status,
+        )
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -195,7 +232,9 @@ class Consumer:
                 timeout_s=self._timeout_s,
                 retry=self._retry,
                 bury=None if self._dead_letter == "broker" else dead_letters.store,
-                finished=None if self._idempotent is None else Finished(self._idempotent, self._place.name),
+                finished=None
+                if self._finished_store is None
+                else Finished(self._finished_store, self._place.name),
                 auto_ack=self._auto_ack,
             )
             beside = [
@@ -227,8 +266,13 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self.run())
-        while self._handling is None and not self._task.done():
-            await asyncio.sleep(0.005)
+        try:
+            while self._handling is None and not self._task.done():
+                await asyncio.sleep(0.005)
+        except BaseException:
+            self.stop()
+            await asyncio.gather(self._task, return_exceptions=True)
+            raise
         if self._task.done():
             await self._task
         return self
@@ -237,7 +281,9 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        await self._task
+        ended = await asyncio.gather(self._task, return_exceptions=True)
+        if kind is None and isinstance(ended[0], BaseException):
+            raise ended[0]  # else the program's own error is the one that counts
 
     async def _open(self, broker: Broker) -> Receiver:
         window = max(1, round(self.window))

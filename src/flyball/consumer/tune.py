@@ -154,13 +154,13 @@ async def record(
     async with consumer:
         while time.monotonic() < deadline:
             await asyncio.sleep(config.period_s / 4)
-            receipts = consumer.receipts()
+            receipts = consumer.steps()
             for receipt in receipts[seen:]:
                 told(receipt)
             seen = len(receipts)
             if any(receipt.code is ReasonCode.SIGNAL_COMPLETE for receipt in receipts):
                 break
-    rows = informative(consumer.receipts()[2:])  # the first sample is the start
+    rows = informative(consumer.steps()[2:])  # the first sample is the start
     if len(rows) < _LEAST_ROWS:
         raise Untunable(
             f"only {len(rows)} samples came in which the queue had messages, {_LEAST_ROWS} are needed: "
