@@ -276,17 +276,37 @@ def test_each_region_of_the_schedule_is_a_design_that_passes() -> None:
 # --- failures
 
 
-def test_tries_are_bounded_and_come_back_after_a_while_or_for_who_was_killed() -> None:
-    retrying, times = failures.Retrying(0.0), []
-    for _ in range(failures.TRIES):
-        retrying, again_s = retrying.failed(1.0)
+def test_tries_in_a_row_are_bounded_and_counted_anew_after_a_while_or_a_kill() -> None:
+    pauses_s = (0.2, 0.4, 0.8)
+    retries, times = failures.RetryState(0.0), []
+    for _ in pauses_s:
+        retries, again_s = retries.fail(1.0, pauses_s)
         times.append(again_s)
-    waits_s = [again_s - 1.0 for again_s in times if again_s is not None]
-    assert len(waits_s) == failures.TRIES
-    assert all(0 < wait_s <= 5 for wait_s in waits_s)
-    assert max(waits_s) == waits_s[-1]
-    assert retrying.failed(1.0)[1] is None
-    assert retrying.failed(1.0, blameless=True)[1] is not None
-    retrying = retrying.begun(2.0)
-    assert retrying.failed(3.0)[1] is None
-    assert retrying.failed(62.0)[1] is not None
+    assert times == [1.2, 1.4, 1.8]
+    assert retries.fail(1.0, pauses_s)[1] is None
+    assert retries.fail(1.0, pauses_s, external_kill=True)[1] == 1.2
+    retries = retries.restart(2.0)
+    assert retries.fail(3.0, pauses_s)[1] is None
+    assert retries.fail(62.0, pauses_s)[1] == 62.2
+
+
+SPARK_ERROR = "org.apache.spark.SparkException"
+
+
+@pytest.mark.parametrize(
+    ("causes", "transient"),
+    [
+        ([(SPARK_ERROR, None), (SPARK_ERROR, None), ("java.net.SocketTimeoutException", None)], True),
+        ([("java.io.EOFException", None)], True),
+        ([(SPARK_ERROR, None)], True),  # an executor was lost: the stage is aborted, and no task threw anything
+        ([(SPARK_ERROR, "INTERNAL_ERROR")], False),
+        ([(SPARK_ERROR, None), ("org.apache.spark.api.python.PythonException", "PYTHON_EXCEPTION")], False),
+        ([(SPARK_ERROR, None), ("java.lang.ArithmeticException", None)], False),
+        ([("java.io.FileNotFoundException", None)], False),
+        ([], False),
+    ],
+)
+def test_the_classes_of_the_causes_tell_what_is_transient(
+    causes: list[tuple[str, str | None]], transient: bool
+) -> None:
+    assert failures.kind_of_causes([failures.JavaCause(*cause) for cause in causes]).is_transient == transient

@@ -116,7 +116,7 @@ def test_what_is_wrong_for_good_is_told_at_once(
 def test_what_does_not_pass_after_all_is_told_after_some_tries(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failures, "_FIRST_S", 0.001)
+    monkeypatch.setattr(failures, "FIRST_S", 0.001)
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     publish(url, random_bodies(random.Random(SEED), 0, 200))
     fail_after_writing(monkeypatch, [Unreachable("nobody answers") for _ in range(20)])

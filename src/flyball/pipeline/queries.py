@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flyball.brokers.backoff import delays_s
 from flyball.errors import FlyballError
 from flyball.loops.policy import Receipt
 from flyball.pipeline.columns import Columns
 from flyball.pipeline.config import PipelineConfig
+from flyball.pipeline.failure_codes import kind_of, kind_of_query, without_code
 from flyball.pipeline.monitor import sampled_columns
 from flyball.pipeline.policy import failures
 from flyball.pipeline.polling import POLL_S
@@ -47,7 +49,7 @@ class FailedForGood(PipelineFailed):
 class _Query:
     begin: Callable[[], StreamingQuery]
     running: StreamingQuery
-    retrying: failures.Retrying
+    retries: failures.RetryState
     restarts: int = 0
     again_s: float | None = None
 
@@ -67,6 +69,7 @@ class Queries:
         self._spark, self._url, self._config, self._folder = spark, url, config, folder
         self._told = told or ReceiptFile(str(self._telemetry))
         self._queries: dict[str, _Query] = {}
+        self._batch_errors: dict[str, Exception] = {}
         self._checking = threading.Lock()
 
     def stream(self, options: Mapping[str, object]) -> DataFrame:
@@ -102,13 +105,21 @@ class Queries:
     def start(
         self, name: str, stream: DataFrame, handle: Callable[[DataFrame, int], None], *, close_windows: bool
     ) -> None:
+        def handle_batch(rows: DataFrame, batch: int) -> None:
+            try:
+                handle(rows, batch)
+            except Exception as error:
+                self._batch_errors[name] = error  # Spark hands on its text alone
+                raise
+
         def begin() -> StreamingQuery:
+            self._batch_errors.pop(name, None)
             # An empty batch after the last one lets the watermark close windows; without windows it is only work.
             self._spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", str(close_windows).lower())
-            writer = stream.writeStream.queryName(name).foreachBatch(handle).outputMode("append")
+            writer = stream.writeStream.queryName(name).foreachBatch(handle_batch).outputMode("append")
             return writer.option("checkpointLocation", str(self.checkpoint(name))).start()
 
-        self._queries[name] = _Query(begin, begin(), failures.Retrying(time.monotonic()))
+        self._queries[name] = _Query(begin, begin(), failures.RetryState(time.monotonic()))
 
     def checkpoint(self, name: str) -> Path:
         return self._folder / "checkpoints" / name
@@ -155,10 +166,13 @@ class Queries:
         return (self._folder / "loops.db").absolute()
 
     def _failed(self, name: str, query: _Query, failure: str) -> None:
-        reason, now_s = _reason(failure), time.monotonic()
-        if not failures.passes(failure):
+        reason, now_s = without_code(_reason(failure)), time.monotonic()
+        error = self._batch_errors.get(name)
+        kind = kind_of_query(query.running) if error is None else kind_of(error)
+        if not kind.is_transient:
             raise FailedForGood(f"the query {name} failed: {reason}")
-        query.retrying, query.again_s = query.retrying.failed(now_s)
+        pauses_s = tuple(delays_s(failures.TRIES, first_s=failures.FIRST_S, longest_s=failures.LONGEST_S))
+        query.retries, query.again_s = query.retries.fail(now_s, pauses_s)
         if query.again_s is None:
             raise PipelineFailed(f"the query {name} failed {failures.TRIES + 1} times in a row: {reason}")
         log.warning("the query %s is started again in %.1f s: %s", name, query.again_s - now_s, reason)
@@ -168,7 +182,7 @@ class Queries:
         query.again_s = None
         query.restarts += 1
         query.running = query.begin()
-        query.retrying = query.retrying.begun(time.monotonic())
+        query.retries = query.retries.restart(time.monotonic())
 
 
 def _reason(text: str) -> str:

@@ -51,6 +51,7 @@ from flyball.brokers.log_reader import open_log_reader
 from flyball.control.controllers.pi import Pi
 from flyball.errors import InvalidValue
 from flyball.pipeline.columns import EVENT, MARK, Columns
+from flyball.pipeline.failure_codes import coded_failures
 from flyball.pipeline.parse import parser_of
 from flyball.pipeline.plans import Bounds, Offset, OwnLane, Plan, Readers, SharedLanes, WholeLog
 from flyball.pipeline.policy import FlowControl
@@ -175,6 +176,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return OwnLane(self._readers, self._url, bounds, _lane(given["lane"]), tasks)
         return SharedLanes(self._readers, self._url, self._log, bounds, tasks)
 
+    @coded_failures()
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
         self._keep_spooling()
         return self._plan.initial()
@@ -186,10 +188,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         return ReadMaxRows(self._max_rows)
 
+    @coded_failures()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
         self._spool_what_waits()
         self._whole_log().end_at_latest()
 
+    @coded_failures()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 (Spark's name)
         """How far the next batch goes; returning `start` means that there is none now.
 
@@ -205,6 +209,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end["values"] = self._readers.last_header(self._values).get("values", {})
         return end
 
+    @coded_failures()
     def reportLatestOffset(self) -> Offset:  # noqa: N802 (Spark's name)
         return self._plan.latest()
 
@@ -212,6 +217,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [LaneShare(task.share, task.idle, self._plan.ends) for task in self._plan.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with coded_failures():
+            yield from self._rows(partition)
+
+    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, LaneShare)
         began_s = time.monotonic()
         if self._spool is not None:

@@ -119,7 +119,8 @@ class Spool:
                     f"the log {self._arguments[3]!r} for the queue was not ready after {_READY_S:g} s"
                 )
         if self._failure is not None:
-            raise SpoolFailed(f"the queue {self._arguments[1]!r} is not moved any more: {self._failure}")
+            text = f"the queue {self._arguments[1]!r} is not moved any more: {self._failure}"
+            raise SpoolFailed(text) from self._failure
 
     def move_what_waits(self) -> None:
         """Return when the log holds what waited in the queue when this process began to move messages.

@@ -17,6 +17,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flyball.brokers.backoff import delays_s
 from flyball.pipeline.policy import failures
 from flyball.pipeline.polling import POLL_S
 from flyball.pipeline.queries import PipelineFailed
@@ -36,7 +37,7 @@ class _Child:
     restarts: int = 0
     wanted: bool = True
     again_s: float | None = None
-    retrying: failures.Retrying = field(default_factory=lambda: failures.Retrying(time.monotonic()))
+    retries: failures.RetryState = field(default_factory=lambda: failures.RetryState(time.monotonic()))
     failure: str | None = None
 
 
@@ -132,9 +133,10 @@ class Supervisor:
         if status == FOR_GOOD:
             child.failure = f"{child.name} cannot go on, {said}"
             return
-        # Who is killed from outside did nothing wrong; who ends by itself at once will do so again.
-        blameless = status == -signal.SIGKILL
-        child.retrying, child.again_s = child.retrying.failed(now_s, blameless=blameless)
+        # A SIGKILL from outside does not count as a failure; what ends by itself at once will do so again.
+        pauses_s = tuple(delays_s(failures.TRIES, first_s=failures.FIRST_S, longest_s=failures.LONGEST_S))
+        external_kill = status == -signal.SIGKILL
+        child.retries, child.again_s = child.retries.fail(now_s, pauses_s, external_kill=external_kill)
         if child.again_s is None:
             child.failure = f"{child.name} ended {failures.TRIES + 1} times in a row, {said}"
 
@@ -145,7 +147,7 @@ class Supervisor:
         )
         guardian.watch_process(child.process)
         self._record(child.name).write_text(json.dumps(child.process.record()))
-        child.retrying = child.retrying.begun(time.monotonic())
+        child.retries = child.retries.restart(time.monotonic())
         child.again_s = None
 
     def _log(self, name: str) -> Path:

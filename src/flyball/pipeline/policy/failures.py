@@ -1,65 +1,101 @@
-"""Which failures of a Spark query pass by themselves, and when it is tried again.
+"""Which failures of a Spark query are transient, and when it is tried again.
 
 A batch that failed is repeated from the checkpoint, and every sink takes it once. So trying again costs time only.
-But what is wrong with the program, the config or the data fails again, and is told at once.
+But what is wrong with the program, the config or the data fails again, and is reported at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
-
-from flyball.brokers.backoff import delays_s
+from enum import StrEnum
 
 TRIES = 5
+FIRST_S, LONGEST_S = 0.2, 5.0
+"""Pauses before these tries: the first one, doubled each time, and the longest."""
+
 _HEALTHY_S = 60.0
-_FIRST_S, _LONGEST_S = 0.2, 5.0
-
-# What Spark, its Python workers and the broker's adapters say when a process, a connection or a host was lost or
-# too slow. In one application on this machine (local[N]) Spark gives a task one chance only.
-_PASSING = (
-    "Python worker failed to connect back",
-    "Python worker exited unexpectedly",
-    "Timed out while waiting for the Python worker",
-    "ExecutorLostFailure",
-    "FetchFailed",
-    "java.io.EOFException",
-    "java.net.ConnectException",
-    "java.net.SocketException",
-    "java.net.SocketTimeoutException",
-    "java.nio.channels.ClosedChannelException",
-    "flyball.brokers.port.Unreachable",
-    "flyball.brokers.port.Unconfirmed",
-)
 
 
-def passes(failure: str) -> bool:
-    """Whether what Spark tells about a failure, causes and all, is of the kind that passes.
+class FailureKind(StrEnum):
+    UNREACHABLE = "unreachable"
+    """the broker could not be reached"""
+    UNCONFIRMED = "unconfirmed"
+    """the broker did not confirm in time"""
+    PROCESS_LOST = "process-lost"
+    """a process of Spark, or the connection to one, was lost or too slow"""
+    PERMANENT = "permanent"
+    """would fail again"""
 
-    >>> passes("Job aborted … java.io.IOException: Python worker failed to connect back.")
-    True
-    >>> passes("[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `laod` cannot be resolved.")
-    False
-    """
-    return any(sign in failure for sign in _PASSING)
+    @property
+    def is_transient(self) -> bool:
+        return self is not FailureKind.PERMANENT
 
 
 @dataclass(frozen=True, slots=True)
-class Retrying:
-    """Of one query or process: since when it runs, and how often in a row it had failed before."""
+class JavaCause:
+    """One exception of a chain in Spark's JVM: its class, and Spark's error condition if it has one."""
+
+    class_name: str
+    condition: str | None = None
+
+
+# Raised when a process or a connection was lost or too slow. A Python worker that was killed shows as an end of
+# file, a reset connection or a closed channel, one that does not start in time as a timeout. In one application on
+# this machine (local[N]) Spark gives a task one chance only.
+_LOST = frozenset(
+    {
+        "java.io.EOFException",
+        "java.io.IOException",
+        "java.net.ConnectException",
+        "java.net.SocketException",
+        "java.net.SocketTimeoutException",
+        "java.nio.channels.AsynchronousCloseException",
+        "java.nio.channels.ClosedChannelException",
+        "org.apache.spark.shuffle.FetchFailedException",
+    }
+)
+# Where no task threw anything, the scheduler gave the stage up because it lost an executor or its output: such an
+# exception has neither a cause nor a condition, which errors of queries and data have.
+_STAGE_ABORTED = JavaCause("org.apache.spark.SparkException")
+
+
+def kind_of_causes(causes: Sequence[JavaCause]) -> FailureKind:
+    """The kind of a failure by the chain of its causes, outermost first.
+
+    >>> killed = [JavaCause("org.apache.spark.SparkException"), JavaCause("java.io.EOFException")]
+    >>> kind_of_causes(killed)
+    <FailureKind.PROCESS_LOST: 'process-lost'>
+    >>> kind_of_causes([JavaCause("org.apache.spark.sql.AnalysisException", "UNRESOLVED_COLUMN.WITH_SUGGESTION")])
+    <FailureKind.PERMANENT: 'permanent'>
+    """
+    if any(cause.class_name in _LOST for cause in causes) or causes[-1:] == [_STAGE_ABORTED]:
+        return FailureKind.PROCESS_LOST
+    return FailureKind.PERMANENT
+
+
+@dataclass(frozen=True, slots=True)
+class RetryState:
+    """Since when a query or process runs, and how often in a row it had failed before."""
 
     since_s: float
     failures: int = 0
 
-    def begun(self, now_s: float) -> Retrying:
+    def restart(self, now_s: float) -> RetryState:
         return replace(self, since_s=now_s)
 
-    def failed(self, now_s: float, *, blameless: bool = False) -> tuple[Retrying, float | None]:
-        """When to try again; None: it failed too often in a row.
+    def fail(
+        self, now_s: float, pauses_s: Sequence[float], *, external_kill: bool = False
+    ) -> tuple[RetryState, float | None]:
+        """When to try again, by the pauses before tries in a row; None: it failed more often than that.
 
-        Who ran for a while, or was ended from outside (`blameless`), has all its chances again.
+        After a while of running, or a kill from outside, the count begins anew.
+
+        >>> RetryState(0.0).fail(1.0, [0.2, 0.4])
+        (RetryState(since_s=0.0, failures=1), 1.2)
+        >>> RetryState(0.0, failures=2).fail(1.0, [0.2, 0.4])
+        (RetryState(since_s=0.0, failures=3), None)
         """
-        before = 0 if blameless or now_s - self.since_s >= _HEALTHY_S else self.failures
-        pauses = delays_s(TRIES, first_s=_FIRST_S, longest_s=_LONGEST_S)
-        pause_s = next(islice(pauses, before, None), None)
-        return replace(self, failures=before + 1), None if pause_s is None else now_s + pause_s
+        before = 0 if external_kill or now_s - self.since_s >= _HEALTHY_S else self.failures
+        again_s = now_s + pauses_s[before] if before < len(pauses_s) else None
+        return replace(self, failures=before + 1), again_s
