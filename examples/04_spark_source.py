@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
 from flyball import Message, connect
-from flyball.pipeline.session import spark_session
+from flyball.pipeline.run.session import spark_session
 
 
 async def publish(url: str) -> None:
@@ -28,7 +28,8 @@ async def publish(url: str) -> None:
 def main(folder: Path) -> None:
     url = f"sqlite:///{folder / 'broker.db'}"
     asyncio.run(publish(url))
-    # Any session will do that has the source: spark.dataSource.register(flyball.pipeline.source.FlyballSource)
+    # Any session will do that has the source:
+    # spark.dataSource.register(flyball.pipeline.source.datasource.FlyballSource)
     spark = spark_session("example", workdir=folder)
     events = (
         spark.readStream.format("flyball")

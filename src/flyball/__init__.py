@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from flyball.brokers import Message as Message
     from flyball.brokers import connect as connect
     from flyball.consumer.consumer import Consumer as Consumer
-    from flyball.consumer.goals import Capacity as Capacity
-    from flyball.consumer.goals import DrainBy as DrainBy
-    from flyball.consumer.goals import Latency as Latency
-    from flyball.consumer.goals import Rate as Rate
-    from flyball.consumer.regulate import RegulatedChannel as RegulatedChannel
-    from flyball.consumer.regulate import RegulatedConsumer as RegulatedConsumer
-    from flyball.consumer.regulate import regulate as regulate
-    from flyball.consumer.settling import RetryPolicy as RetryPolicy
+    from flyball.consumer.external import RegulatedChannel as RegulatedChannel
+    from flyball.consumer.external import RegulatedConsumer as RegulatedConsumer
+    from flyball.consumer.external import regulate as regulate
+    from flyball.consumer.policy.goals import Capacity as Capacity
+    from flyball.consumer.policy.goals import DrainBy as DrainBy
+    from flyball.consumer.policy.goals import Latency as Latency
+    from flyball.consumer.policy.goals import Rate as Rate
+    from flyball.consumer.policy.retry import RetryPolicy as RetryPolicy
     from flyball.errors import FlyballError as FlyballError
     from flyball.loops.loop import Loop as Loop
-    from flyball.pipeline.config import PipelineConfig as PipelineConfig
-    from flyball.pipeline.runner import Pipeline as Pipeline
+    from flyball.pipeline.config.pipeline import PipelineConfig as PipelineConfig
+    from flyball.pipeline.run.open import Pipeline as Pipeline
     from flyball.publisher.options import OrderingConfig as OrderingConfig
     from flyball.publisher.options import OutboxConfig as OutboxConfig
     from flyball.publisher.options import ReceiptConfig as ReceiptConfig
@@ -70,26 +70,26 @@ __all__ = [
 # Public name → module that defines it: imported on first use, so that `import flyball` stays instant. A type
 # checker sees the imports above and no `__getattr__`, so that a misspelt name is an error for it.
 _MODULES: dict[str, str] = {
-    "Capacity": "flyball.consumer.goals",
+    "Capacity": "flyball.consumer.policy.goals",
     "Consumer": "flyball.consumer.consumer",
-    "DrainBy": "flyball.consumer.goals",
+    "DrainBy": "flyball.consumer.policy.goals",
     "FlyballError": "flyball.errors",
-    "Latency": "flyball.consumer.goals",
+    "Latency": "flyball.consumer.policy.goals",
     "Loop": "flyball.loops.loop",
     "Message": "flyball.brokers",
     "OrderingConfig": "flyball.publisher.options",
     "OutboxConfig": "flyball.publisher.options",
-    "Pipeline": "flyball.pipeline.runner",
-    "PipelineConfig": "flyball.pipeline.config",
+    "Pipeline": "flyball.pipeline.run.open",
+    "PipelineConfig": "flyball.pipeline.config.pipeline",
     "Publisher": "flyball.publisher.publisher",
-    "Rate": "flyball.consumer.goals",
+    "Rate": "flyball.consumer.policy.goals",
     "ReceiptConfig": "flyball.publisher.options",
-    "RegulatedChannel": "flyball.consumer.regulate",
-    "RegulatedConsumer": "flyball.consumer.regulate",
-    "RetryPolicy": "flyball.consumer.settling",
+    "RegulatedChannel": "flyball.consumer.external",
+    "RegulatedConsumer": "flyball.consumer.external",
+    "RetryPolicy": "flyball.consumer.policy.retry",
     "SyncPublisher": "flyball.publisher.sync",
     "connect": "flyball.brokers",
-    "regulate": "flyball.consumer.regulate",
+    "regulate": "flyball.consumer.external",
 }
 
 if not TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flyball.brokers.log_reader import open_log_reader
-from flyball.lab import demo_events
+from flyball.demo import events as demo_events
 from tests.pipeline.reference import Expected, expected
 
 EVENTS = 12_000

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from tests.consumer.place import Place, fresh
+from tests.consumer.queues import Place, fresh
 
 
 @pytest.fixture

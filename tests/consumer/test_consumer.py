@@ -16,12 +16,12 @@ import pytest
 
 from flyball import Consumer
 from flyball.brokers import Message, connect
-from flyball.consumer.goals import Capacity, Rate
-from flyball.consumer.settling import RetryPolicy
+from flyball.consumer.policy.goals import Capacity, Rate
+from flyball.consumer.policy.retry import RetryPolicy
 from flyball.errors import InvalidValue
 from flyball.servers.rabbitmq import RabbitMqNode
 from flyball.store import SqliteDatabase
-from tests.consumer.place import fresh, until
+from tests.consumer.queues import fresh, until
 
 QUICK = RetryPolicy(retries=2, first_s=0.01, longest_s=0.02)
 

@@ -23,7 +23,7 @@ from flyball.brokers import Message, connect
 from flyball.servers import ServerMissing
 from flyball.servers.kafka import KafkaServer
 from flyball.servers.rabbitmq import RabbitMqNode, installed
-from tests.consumer.place import Place, fresh, until
+from tests.consumer.queues import Place, fresh, until
 
 _PROGRAM = """
 import asyncio, json, sys

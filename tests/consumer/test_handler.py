@@ -14,9 +14,9 @@ import pytest
 
 from flyball import Consumer
 from flyball.brokers import Message, connect
-from flyball.consumer.settling import RetryPolicy
+from flyball.consumer.policy.retry import RetryPolicy
 from flyball.errors import InvalidValue
-from tests.consumer.place import Place, until
+from tests.consumer.queues import Place, until
 
 Work = Callable[[Message], Awaitable[None]]
 

@@ -10,7 +10,7 @@ import pytest
 from flyball.consumer.config import ConsumerConfig, ConsumerFile, ProfileConfig
 from flyball.consumer.policy import Rate, regulator
 from flyball.consumer.tune import Playback, Tuning, essential, informative, propose, signal
-from flyball.control.identify import Fit, identify
+from flyball.control.identification.identify import Fit, identify
 from flyball.control.step import ReasonCode
 from flyball.errors import FlyballError, InvalidValue
 from flyball.loops.policy import Observation, Policy, Receipt, decide, start

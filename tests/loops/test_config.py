@@ -10,7 +10,7 @@ from flyball.control.controllers import catalogue
 from flyball.control.controllers.gain_scheduled import GainScheduled, Region
 from flyball.control.controllers.pi import Pi
 from flyball.control.controllers.proportional_rule import ProportionalRule
-from flyball.control.guard import Guard
+from flyball.control.guard.guard import Guard
 from flyball.control.wrappers import Ewma, Slew
 from flyball.loops.config import ConfigError, LoopsFile, load_toml, schema
 from flyball.loops.telemetry.memory import MemorySink

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flyball.control.controllers.p import P
 from flyball.control.controllers.pi import Pi
 from flyball.control.controllers.pid import Pid
-from flyball.control.guard import Guard
+from flyball.control.guard.guard import Guard
 from flyball.control.step import Action, Controller, ReasonCode, Sample, Value
 from flyball.control.wrappers import Ewma, Slew
 from flyball.errors import InvalidValue

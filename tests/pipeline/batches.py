@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from flyball.pipeline import rules
-from flyball.pipeline.columns import END_MARK, EVENT, MALFORMED, MARK, Columns
-from flyball.pipeline.rules.base import RuleBase
-from flyball.pipeline.rules.gate import GateState
+from flyball.pipeline.sql.columns import END_MARK, EVENT, MALFORMED, MARK, Columns
+from flyball.pipeline.tier2 import rules
+from flyball.pipeline.tier2.rules.base import RuleBase
+from flyball.pipeline.tier2.rules.gate import GateState
 
 COLUMNS = Columns.parse("id bigint, host string null, kind string, ip string, load double null, event_time double")
 START_S = 1_700_000_000.0

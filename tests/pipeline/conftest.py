@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from flyball.pipeline.session import spark_session
+    from flyball.pipeline.run.session import spark_session
 
     session = spark_session("flyball-tests", workdir=tmp_path_factory.mktemp("spark"))
     yield session

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from flyball.control.identify import identify
+from flyball.control.identification.identify import identify
 from flyball.errors import InvalidValue
 from flyball.pipeline.many_series import Recording, identify_series
 

@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from flyball.control.gains import Gains
 from flyball.control.models import first_order
 from flyball.errors import InvalidValue
-from flyball.pipeline.config_lanes import LanesConfig
-from flyball.pipeline.flow_gains import read_gains, write_gains
+from flyball.pipeline.config.flow_gains import read_gains, write_gains
+from flyball.pipeline.config.lanes import LanesConfig
 from flyball.pipeline.tune import Untunable, signal, tune
-from tests.pipeline.test_app import config, publish, random_bodies
+from tests.pipeline.run.test_inline import config, publish, random_bodies
 
 
 def test_the_queue_is_found_whatever_the_combiner_takes_out_of_it(spark: SparkSession, tmp_path: Path) -> None:

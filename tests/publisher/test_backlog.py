@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flyball.brokers import Message
 from flyball.publisher.backlog import Backlog
-from flyball.publisher.entry import Handle
+from flyball.publisher.handle import Handle
 from flyball.store.outbox import OutboxMessage, Pending
 
 LIMIT = 3

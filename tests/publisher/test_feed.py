@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flyball.brokers import connect
-from flyball.publisher.entry import Rejected
 from flyball.publisher.feed import Fed, Feed
+from flyball.publisher.handle import Rejected
 
 
 def numbered(count: int) -> Feed:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flyball import OutboxConfig, Publisher
 from flyball.brokers import connect
-from flyball.publisher.listen import Listener
+from flyball.publisher.http import Listener
 from flyball.store import Outbox, SqliteDatabase
 
 

@@ -22,11 +22,11 @@ from flyball.brokers import Broker, Message, Sender, SendResult, connect
 from flyball.brokers.port import Unconfirmed
 from flyball.control.controllers import catalogue
 from flyball.errors import InvalidValue
-from flyball.publisher.entry import Rejected
+from flyball.publisher.handle import Rejected
 from flyball.publisher.intake import WhenFull
-from flyball.publisher.lane import Target
-from flyball.publisher.place import OutboxInUse
+from flyball.publisher.outbox_file import OutboxInUse
 from flyball.publisher.publisher import Undelivered
+from flyball.publisher.target_sender import Target
 from flyball.store import Full, Outbox, OutboxMessage, SqliteDatabase, StoreError, enqueue
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from flyball import OrderingConfig, Publisher, ReceiptConfig
 from flyball.brokers import Broker, Message, Receiver, connect
-from flyball.brokers.receipts import Receipts
+from flyball.brokers.delivery_receipts import Receipts
 from flyball.errors import InvalidValue
 from flyball.publisher.publisher import Undelivered
 from flyball.store import Outbox, SqliteDatabase

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flyball.control.controllers import catalogue
 from flyball.control.controllers.gain_scheduled import Region
 from flyball.control.controllers.pi import Pi, PiState
-from flyball.control.controllers.publishing import Measured
+from flyball.control.controllers.publishing.signals import Measured
 from flyball.control.step import Action, Controller, Sample, Value
 from flyball.control.wrappers import Bumpless, DeadBand, Dither, Ewma, Median, Saturation, Slew
 from flyball.testing.controllers import check_controller

@@ -9,7 +9,7 @@ from flyball.control.controllers.p import P
 from flyball.control.controllers.pi import Pi
 from flyball.control.gains import Gains
 from flyball.control.models import first_order
-from flyball.control.verify import verify
+from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 from flyball.loops.policy import Policy
 from flyball.twin.closed_loop import Run, Setup, run_closed_loop, step_at

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flyball.control.controllers.auto import Auto
-from flyball.control.controllers.static import Static
+from flyball.control.controllers.publishing.auto import Auto
+from flyball.control.controllers.publishing.static import Static
 from flyball.control.step import Controller
 from flyball.errors import InvalidValue
 from flyball.twin.publisher import (

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 
-from flyball.brokers.dedup import FinishedIds
+from flyball.brokers.core.dedup import FinishedIds
 from flyball.brokers.port import (
     Broker,
     Capabilities,

@@ -51,9 +51,9 @@ class LogReader(Protocol):
 
 # scheme → (module in this room, class): each is called with (BrokerUrl, log name)
 LOG_READERS: dict[str, tuple[str, str]] = {
-    "sqlite": ("sqlite_log", "SqliteLogReader"),
-    "kafka": ("kafka_log", "KafkaLogReader"),
-    "rabbitmq-stream": ("rabbitmq_stream_log", "StreamLogReader"),
+    "sqlite": ("sqlite.log_reader", "SqliteLogReader"),
+    "kafka": ("kafka.log_reader", "KafkaLogReader"),
+    "rabbitmq-stream": ("rabbitmq_stream.log_reader", "StreamLogReader"),
 }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from flyball.control.gains import AnyGains, Kind
     from flyball.control.models import Arx
-    from flyball.control.verify import Certificate
+    from flyball.control.verification.verify import Certificate
 
 # Numbers arrive as text, so that a wrong one is answered in one sentence that names the option.
 AOption: TypeAlias = Annotated[
@@ -175,7 +175,7 @@ def _flat(gains: dict[str, Any] | None) -> list[tuple[str, float]]:
 def draw(certificate: Certificate, path: Path) -> None:
     """The response to a step of the setpoint, and the poles in the unit circle."""
     from flyball.control.polynomials import closed_loop
-    from flyball.control.response import simulate_step
+    from flyball.control.verification.response import simulate_step
 
     loop = closed_loop(certificate.plant, certificate.gains.law())
     samples = 15 if certificate.settling is None else int(min(400.0, max(12.0, 2.5 * certificate.settling)))

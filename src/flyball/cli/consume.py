@@ -137,7 +137,7 @@ class _Consuming:
         count: int | None,
         idle: float | None,
     ) -> None:
-        from flyball.brokers.dedup import FinishedIds
+        from flyball.brokers.core.dedup import FinishedIds
 
         self._receiver = receiver
         self._target = target

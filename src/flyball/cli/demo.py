@@ -21,12 +21,12 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Run the whole line on generated events: publisher, embedded broker, Spark lane, rule, alerts."""
-    from flyball.cli.line import DemoSource, LineConfig, run_line
+    from flyball.app.run import DemoSource, LineConfig, run_line
     from flyball.cli.run import show
-    from flyball.lab.demo_events import COLUMNS
-    from flyball.pipeline.config import Filter, PipelineConfig, Rule
-    from flyball.pipeline.config_monitor import MonitorConfig
-    from flyball.pipeline.tier1.cleanse import Assign
+    from flyball.demo.events import COLUMNS
+    from flyball.pipeline.config.monitors import MonitorConfig
+    from flyball.pipeline.config.pipeline import Filter, PipelineConfig, Rule
+    from flyball.pipeline.tier1.steps.cleanse import Assign
 
     if events is None and seconds is None:
         events = 30_000

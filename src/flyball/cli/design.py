@@ -25,7 +25,7 @@ from flyball.cli.plot import PlotOption, check_plot_path
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from flyball.control.design import FragileDesign, UnstableDesign
+    from flyball.control.design.design import FragileDesign, UnstableDesign
 
 
 def command(
@@ -58,7 +58,7 @@ def command(
     if wanted is None and settling_samples is None:
         raise InvalidValue("say what you wish: --poles, or --settling K with --overshoot F")
     check_plot_path(plot)
-    from flyball.control.design import FragileDesign, UnstableDesign, design
+    from flyball.control.design.design import FragileDesign, UnstableDesign, design
 
     try:
         found = design(

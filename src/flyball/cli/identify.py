@@ -14,8 +14,8 @@ from flyball.errors import InvalidValue
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from flyball.control.identify import Fit
-    from flyball.control.residuals import Score
+    from flyball.control.identification.identify import Fit
+    from flyball.control.identification.residuals import Score
 
 
 # What a picture can show: lines over time that can be told apart, and a cloud of points that is not a blot.
@@ -67,7 +67,7 @@ def command(
         raise InvalidValue("--out is for many series; add --by COL, or leave it out")
     check_plot_path(plot)
     from flyball.cli.columns import read_columns
-    from flyball.control.identify import identify
+    from flyball.control.identification.identify import identify
 
     columns = (input_column, output_column)
     u, y = read_columns(file, columns)
@@ -179,7 +179,7 @@ def draw(fit: Fit, u: npt.ArrayLike, y: npt.ArrayLike, names: tuple[str, str], p
     import numpy as np
 
     from flyball.cli.plot import FREE_RUN, MEASURED, ONE_STEP, SHADE, new_figure, save_figure
-    from flyball.control.identify import predict
+    from flyball.control.identification.identify import predict
 
     recorded = np.asarray(u, dtype=float).size
     inputs, outputs = np.asarray(u, dtype=float)[:_MAX_POINTS], np.asarray(y, dtype=float)[:_MAX_POINTS]

@@ -24,7 +24,7 @@ def identify_by(
     recording: Recording, out: Path | None, *, delay: Any, align: Any, offset: bool, json: bool
 ) -> None:
     from flyball.pipeline.many_series import identify_series
-    from flyball.pipeline.session import spark_session
+    from flyball.pipeline.run.session import spark_session
 
     rows = recording.rows()  # before Spark starts: whatever is wrong with the file
     if out is not None and out.exists():

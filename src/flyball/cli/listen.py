@@ -26,7 +26,7 @@ def serve(
     """Serve until a signal comes or the time is over; what is not confirmed then waits in the outbox."""
     from flyball.brokers.port import Kind
     from flyball.errors import InvalidValue
-    from flyball.publisher.listen import Listener
+    from flyball.publisher.http import Listener
     from flyball.publisher.options import OutboxConfig
     from flyball.publisher.publisher import Publisher, PublisherStats
 

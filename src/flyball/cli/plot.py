@@ -1,4 +1,4 @@
-"""The option `--plot` that commands share; the pictures themselves are made in `flyball.lab.picture`."""
+"""The option `--plot` that commands share; the pictures themselves are made in `flyball.lab.plotting`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from flyball.lab.picture import (
-    FREE_RUN,
-    MEASURED,
-    ONE_STEP,
-    SHADE,
-    check_plot_path,
-    new_figure,
-    save_figure,
-)
+from flyball.lab.plotting import FREE_RUN, MEASURED, ONE_STEP, SHADE, check_plot_path, new_figure, save_figure
 
 __all__ = [
     "FREE_RUN",

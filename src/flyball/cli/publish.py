@@ -216,7 +216,7 @@ class _Publishing:
         return entries
 
     async def _send(self, entries: list[tuple[int, float, Message]]) -> None:
-        from flyball.brokers.backoff import delays_s
+        from flyball.backoff import delays_s
         from flyball.brokers.port import Blocked, BrokerError, TooLarge, Unconfirmed
 
         for delay_s in (0.0, *delays_s(_REPEATS)):

@@ -12,8 +12,8 @@ import typer
 from flyball.cli.output import JsonOption, note, print_json, table
 
 if TYPE_CHECKING:
-    from flyball.cli.demo_consumer import Consumed
-    from flyball.cli.line import Outcome
+    from flyball.app.run import Outcome
+    from flyball.demo.consumer import Consumed
 
 
 def command(
@@ -21,7 +21,7 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """Run a pipeline from a config file until its input ends or a signal comes; run it again to continue."""
-    from flyball.cli.line import LineConfig, run_line
+    from flyball.app.run import LineConfig, run_line
     from flyball.loops.config import load_toml
 
     line = load_toml(config, LineConfig)

@@ -55,7 +55,7 @@ def command(
 
     Exit code 0 whatever the loop does: an unstable loop is a result, not a mistake.
     """
-    from flyball.control.guard import Guard
+    from flyball.control.guard.guard import Guard
     from flyball.control.models import Arx
     from flyball.twin import closed_loop
 

@@ -26,9 +26,9 @@ def tune_pipeline(
     *,
     json: bool,
 ) -> None:
-    from flyball.cli.line import LineConfig
+    from flyball.app.run import LineConfig
     from flyball.loops.config import load_toml
-    from flyball.pipeline.flow_gains import write_gains
+    from flyball.pipeline.config.flow_gains import write_gains
     from flyball.pipeline.tune import tune
 
     if signal not in ("staircase", "prbs"):

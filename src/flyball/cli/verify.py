@@ -61,7 +61,7 @@ def command(
     )
     matrix = None if covariance is None else _covariance(covariance)
     check_plot_path(plot)
-    from flyball.control.verify import verify
+    from flyball.control.verification.verify import verify
 
     certificate = verify(plant, gains, covariance=matrix, suggest=True)
     if plot is not None:

@@ -23,7 +23,7 @@ from pydantic import Field, Strict, field_validator, model_validator
 from flyball.consumer.consumer import Consumer
 from flyball.consumer.handler import Handler, check_handler
 from flyball.consumer.policy import parse_goal
-from flyball.consumer.profiles import Profile, Profiled
+from flyball.consumer.policy.profiles import Profile, Profiled
 from flyball.errors import InvalidValue
 from flyball.loops.policy import Mode
 from flyball.strict_model import StrictModel

@@ -17,14 +17,14 @@ from typing import Self
 
 from flyball.brokers import connect
 from flyball.brokers.port import Broker, Receiver, Start
-from flyball.consumer.asked import check_wishes, place
 from flyball.consumer.dead_letters import DeadLetters
+from flyball.consumer.dispatcher import Handling
+from flyball.consumer.finished_store import Finished
 from flyball.consumer.handler import Handler, check_handler
-from flyball.consumer.handling import Handling
-from flyball.consumer.idempotent import Finished
 from flyball.consumer.policy import WINDOW_LIMITS, Goal, Regulator, RetryPolicy, Seen, parse_goal
-from flyball.consumer.receiving import receive_until
-from flyball.consumer.steering import Steering
+from flyball.consumer.receive import receive_until
+from flyball.consumer.subscription import check_wishes, place
+from flyball.consumer.window_loop import Steering
 from flyball.loops.loop import Loop
 from flyball.loops.policy import Mode, Receipt
 from flyball.loops.runner import Runner
@@ -70,7 +70,7 @@ class Consumer:
     dead-letter exchange). `handler_timeout_s` ends a coroutine; a thread cannot be ended, its message counts as
     failed and the thread is replaced.
 
-    `goal` is "rate=400", "capacity", "latency=0.5", "drain-by=60" or an object of `flyball.consumer.goals`;
+    `goal` is "rate=400", "capacity", "latency=0.5", "drain-by=60" or an object of `flyball.consumer.policy.goals`;
     without one the window is fixed at `window`. `controller` is a name of the catalogue, a config
     ({"name": "pi", "kp": …}) or an object; default is Little's law with a trim. In the modes `advise` and
     `shadow` the window stays at `window` and `steps()` say what would be done; the default is `on`, since the

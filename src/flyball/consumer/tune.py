@@ -17,16 +17,16 @@ from typing import Any, Literal
 import numpy as np
 
 from flyball.consumer.config import ConsumerConfig, ProfileConfig
-from flyball.consumer.little import default_trim
 from flyball.consumer.policy import Rate, parse_goal
+from flyball.consumer.policy.little import default_trim
 from flyball.control.controllers.common import as_scalar
-from flyball.control.design import ImpossibleWish, design
+from flyball.control.design.design import ImpossibleWish, design
 from flyball.control.gains import Gains, Kind, StateGains
-from flyball.control.identify import Fit, identify
+from flyball.control.identification.identify import Fit, identify
+from flyball.control.identification.signals import Limits, prbs, staircase
 from flyball.control.models import Array, Arx, first_order
-from flyball.control.signals import Limits, prbs, staircase
 from flyball.control.step import Action, ReasonCode, Sample, Value, hold
-from flyball.control.verify import Certificate, verify
+from flyball.control.verification.verify import Certificate, verify
 from flyball.errors import FlyballError, InvalidValue
 from flyball.loops.policy import Receipt
 

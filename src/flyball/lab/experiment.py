@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flyball.errors import InvalidValue
-from flyball.lab.picture import save_figure
+from flyball.lab.plotting import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from flyball.control.design import Design, ImpossibleWish, design
-from flyball.control.identify import Fit, identify
+from flyball.control.design.design import Design, ImpossibleWish, design
+from flyball.control.identification.identify import Fit, identify
 from flyball.control.models import Arx
 from flyball.errors import FlyballError
 from flyball.loops.policy import Receipt

@@ -11,7 +11,7 @@ from flyball.control.controllers.state_feedback import StateFeedback
 from flyball.control.gains import AnyGains, Gains, StateGains
 from flyball.control.models import Arx
 from flyball.control.step import Controller
-from flyball.control.verify import verify
+from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from flyball.answers import answer, outcome_of
+from flyball.futures import answer, outcome_of
 from flyball.steady_clock import SteadyClock
 
 

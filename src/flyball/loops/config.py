@@ -26,7 +26,7 @@ from typing import Annotated, Any
 from pydantic import Field, Strict, model_validator
 
 from flyball.control.controllers import catalogue
-from flyball.control.guard import Guard
+from flyball.control.guard.guard import Guard
 from flyball.control.step import Controller
 from flyball.control.wrappers import WRAPPERS
 from flyball.errors import InvalidValue

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from flyball.control.guard import Guard
+from flyball.control.guard.guard import Guard
 from flyball.control.models import Arx
 from flyball.control.step import Controller, Disturbances, ReasonCode, Value, is_usable
 from flyball.errors import InvalidValue

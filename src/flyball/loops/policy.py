@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from flyball.control.controllers.common import as_tuple
-from flyball.control.guard import Guard, GuardState, Verdict
+from flyball.control.guard.guard import Guard, GuardState, Verdict
 from flyball.control.limits import clamp_value
 from flyball.control.state import from_plain, to_plain
 from flyball.control.step import Action, Controller, Disturbances, ReasonCode, Sample, Value, hold, is_usable

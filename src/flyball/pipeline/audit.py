@@ -10,10 +10,10 @@ import numpy as np
 
 from flyball.brokers.log_reader import open_log_reader
 from flyball.errors import require
-from flyball.pipeline import entry
-from flyball.pipeline.config import PipelineConfig
-from flyball.pipeline.ledger import Totals
-from flyball.pipeline.marks import is_mark
+from flyball.pipeline.config.pipeline import PipelineConfig
+from flyball.pipeline.logs import row_batch as entry
+from flyball.pipeline.logs.marks import is_mark
+from flyball.pipeline.logs.totals import Totals
 
 
 @dataclass(frozen=True, slots=True)

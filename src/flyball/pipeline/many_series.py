@@ -109,7 +109,7 @@ def _fitting(
 def _fit_partition(table: pa.Table, delay: Any, align: Any, offset: bool) -> pa.Table:
     import pyarrow as pa
 
-    from flyball.control.identify_many import identify_many
+    from flyball.control.identification.many import identify_many
 
     encoded = table["key"].combine_chunks().dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False)

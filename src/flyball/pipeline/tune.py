@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from flyball.control.design import ImpossibleWish, design
+from flyball.control.design.design import ImpossibleWish, design
 from flyball.control.gains import Gains
-from flyball.control.identify import Fit, identify
-from flyball.control.signals import Limits, prbs, staircase
-from flyball.control.verify import Certificate, verify
+from flyball.control.identification.identify import Fit, identify
+from flyball.control.identification.signals import Limits, prbs, staircase
+from flyball.control.verification.verify import Certificate, verify
 from flyball.errors import FlyballError, InvalidValue
-from flyball.pipeline.app import InlinePipeline
-from flyball.pipeline.config import PipelineConfig
+from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.policy import flow_controller
-from flyball.pipeline.receipts import read_flow
+from flyball.pipeline.run.inline import InlinePipeline
+from flyball.pipeline.telemetry import read_flow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from flyball.brokers import Message
-from flyball.publisher.entry import Handle, from_store
+from flyball.publisher.handle import Handle, from_store
 from flyball.store.outbox import Pending
 
 

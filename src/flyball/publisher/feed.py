@@ -16,13 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from flyball.backoff import delays_s
 from flyball.brokers import Broker, Message, connect
-from flyball.brokers.backoff import delays_s
 from flyball.errors import FlyballError
-from flyball.publisher.entry import Handle
-from flyball.publisher.lane import TargetStats
+from flyball.publisher.handle import Handle
 from flyball.publisher.options import OrderingConfig
 from flyball.publisher.publisher import Publisher, Undelivered
+from flyball.publisher.target_sender import TargetStats
 
 Events = Callable[[int], Iterator[bytes]]
 """The events from a given number on."""

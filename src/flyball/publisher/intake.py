@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
-from flyball.publisher.entry import Dropped, Handle, stored_form
+from flyball.publisher.handle import Dropped, Handle, stored_form
 from flyball.publisher.memory_outbox import OutboxLike
-from flyball.publisher.pool import WorkerPool
+from flyball.publisher.store_workers import WorkerPool
 from flyball.store.protocol import DiskFull, Full, StoreError
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from flyball.brokers.patterns import check_name
+from flyball.brokers.core.names import check_name
 from flyball.errors import InvalidValue
 from flyball.store.sqlite import Durability
 

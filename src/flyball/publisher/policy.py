@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from flyball.control.controllers.publishing import Batching, Measured
+from flyball.control.controllers.publishing.signals import Batching, Measured
 from flyball.control.step import Action, Controller, Sample
 from flyball.errors import InvalidValue
 

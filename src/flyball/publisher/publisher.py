@@ -24,16 +24,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from flyball.brokers import Message
-from flyball.brokers.patterns import check_name
+from flyball.brokers.core.names import check_name
 from flyball.brokers.port import BrokerError, HeaderValue, Kind, new_id
 from flyball.control.controllers import catalogue
 from flyball.control.step import Controller
 from flyball.errors import FlyballError, InvalidValue
 from flyball.publisher import policy as rules
 from flyball.publisher.backlog import Backlog
-from flyball.publisher.entry import Dropped, Handle, Rejected, check_fit
+from flyball.publisher.handle import Dropped, Handle, Rejected, check_fit
 from flyball.publisher.intake import Intake, WhenFull
-from flyball.publisher.lane import Lane, Target, TargetStats, now_s
 from flyball.publisher.memory_outbox import MemoryOutbox, OutboxLike
 from flyball.publisher.options import (
     OrderingConfig,
@@ -44,9 +43,10 @@ from flyball.publisher.options import (
     outbox_config,
     receipts_channel,
 )
-from flyball.publisher.place import Place
-from flyball.publisher.pool import WorkerPool
+from flyball.publisher.outbox_file import Place
 from flyball.publisher.receipts import ReceiptKeeper
+from flyball.publisher.store_workers import WorkerPool
+from flyball.publisher.target_sender import Lane, Target, TargetStats, now_s
 from flyball.store import Full, StoreError
 from flyball.store.outbox import LEAST_URGENT, USUAL
 

@@ -14,13 +14,13 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from flyball.backoff import delays_s
 from flyball.brokers import Broker, Delivery, Receiver, connect
-from flyball.brokers import receipts as wire
-from flyball.brokers.backoff import delays_s
+from flyball.brokers import delivery_receipts as wire
 from flyball.brokers.port import BrokerError
-from flyball.publisher.entry import Handle
-from flyball.publisher.kept import Kept
-from flyball.publisher.pool import WorkerPool
+from flyball.publisher.handle import Handle
+from flyball.publisher.store_workers import WorkerPool
+from flyball.publisher.unreceipted import Kept
 from flyball.store.protocol import StoreError
 
 Result = TypeVar("Result")

@@ -19,7 +19,7 @@ from flyball.brokers import Message
 from flyball.brokers.port import HeaderValue, Kind
 from flyball.control.step import Controller
 from flyball.loop_thread import LoopThread
-from flyball.publisher.entry import Handle
+from flyball.publisher.handle import Handle
 from flyball.publisher.intake import WhenFull
 from flyball.publisher.options import OrderingConfig, OutboxConfig, ReceiptConfig
 from flyball.publisher.policy import Receipt

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flyball.control.guard import Guard
+from flyball.control.guard.guard import Guard
 from flyball.control.models import Array, Arx
 from flyball.control.step import Controller
 from flyball.errors import InvalidValue

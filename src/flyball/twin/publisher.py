@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from flyball.control.controllers.auto import Auto
-from flyball.control.controllers.s4 import S4
-from flyball.control.controllers.static import Static
+from flyball.control.controllers.publishing.auto import Auto
+from flyball.control.controllers.publishing.batch_aimd import S4
+from flyball.control.controllers.publishing.static import Static
 from flyball.control.models import Array
 from flyball.control.step import Controller
 from flyball.errors import InvalidValue, require

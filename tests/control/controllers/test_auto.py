@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.control.controllers.auto import Auto, AutoState
-from flyball.control.controllers.publishing import Batching, Measured
+from flyball.control.controllers.publishing.auto import Auto, AutoState
+from flyball.control.controllers.publishing.signals import Batching, Measured
 from flyball.control.step import ReasonCode, Sample
 
 TRIP_S = 0.14

@@ -4,7 +4,7 @@ import pytest
 
 from flyball.control.controllers.lqr import Lqr, for_lanes
 from flyball.control.controllers.state_feedback import StateFeedback
-from flyball.control.lanes import balance
+from flyball.control.design.lane_balance import balance
 from flyball.control.models import first_order
 from flyball.control.step import Sample
 from flyball.errors import InvalidValue

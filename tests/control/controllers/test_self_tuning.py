@@ -9,7 +9,7 @@ from flyball.control.controllers.self_tuning import SelfTuning, SelfTuningState
 from flyball.control.gains import Gains
 from flyball.control.models import first_order
 from flyball.control.step import Sample
-from flyball.control.verify import verify
+from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 from flyball.testing.closed_loop import close_loop
 

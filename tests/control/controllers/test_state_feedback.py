@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from flyball.control.controllers.state_feedback import StateFeedback
+from flyball.control.design.placement import place
 from flyball.control.gains import StateGains
 from flyball.control.models import first_order
-from flyball.control.placement import place
 from flyball.control.step import Sample
 from flyball.errors import InvalidValue
 from flyball.testing.closed_loop import close_loop

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from flyball.pipeline import entry
-from flyball.pipeline.config import PipelineConfig
-from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.config.pipeline import PipelineConfig
+from flyball.pipeline.logs import row_batch as entry
+from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.sinks import Sinks
 
 SCHEMA = pa.schema(

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from flyball.brokers.log_reader import open_log_reader
-from flyball.pipeline.config import PipelineConfig
-from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.config.pipeline import PipelineConfig
+from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.sinks import Sinks, follower
 from flyball.pipeline.sinks.follower import SinkStopped
 from tests.pipeline.sinks.logs import Logs, alert, config, result_rows, write

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from flyball.brokers.backoff import delays_s
+from flyball.backoff import delays_s
 from flyball.brokers.log_reader import open_log_reader
-from flyball.pipeline.config import PipelineConfig
-from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.config.pipeline import PipelineConfig
+from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.sinks import Sinks
 from tests.pipeline.sinks.logs import Logs, alert, config, write
 

@@ -37,9 +37,9 @@ _CLASSES: dict[str, str] = {
     "lqr": "lqr:Lqr",
     "aimd": "aimd:Aimd",
     "proportional_rule": "proportional_rule:ProportionalRule",
-    "static": "static:Static",
-    "s4": "s4:S4",
-    "auto": "auto:Auto",
+    "static": "publishing.static:Static",
+    "s4": "publishing.batch_aimd:S4",
+    "auto": "publishing.auto:Auto",
 }
 
 ALIASES: Mapping[str, str] = {"state": "state_feedback", "hpa": "proportional_rule", "pi+ff": "pi_ff"}

@@ -18,7 +18,7 @@ from flyball.control.step import Action, Sample, Value
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from flyball.control.lanes import LaneBalance
+    from flyball.control.design.lane_balance import LaneBalance
     from flyball.control.models import Array
 
 Matrix: TypeAlias = tuple[tuple[float, ...], ...]
@@ -42,11 +42,11 @@ class Lqr:
     and start are those of state feedback, knob by knob; one set point stands for all sensors.
 
     Balancing lanes: only the differences between N lanes can be controlled by sharing out a load, their mean
-    cannot. `flyball.control.lanes.balance` designs on the N−1 differences and gives gains in lane
+    cannot. `flyball.control.design.lane_balance.balance` designs on the N−1 differences and gives gains in lane
     coordinates, whose rows and columns sum to zero: the sum of the shares never changes, and the set point
     that all lanes share drops out. Three lanes with one interval of delay, the third twice as slow:
 
-    >>> from flyball.control.lanes import balance
+    >>> from flyball.control.design.lane_balance import balance
     >>> from flyball.control.models import first_order
     >>> lqr, slowness = for_lanes(balance(3, first_order(0.6, 2.5, delay=1))), (1.0, 1.0, 2.0)
     >>> y, under_way = (0.0, 0.0, 0.0), (1 / 3, 1 / 3, 1 / 3)
@@ -113,7 +113,7 @@ class Lqr:
 
 
 def for_lanes(balance: LaneBalance) -> Lqr:
-    """The controller that runs a design of `flyball.control.lanes`: knobs are shares, sensors are responses."""
+    """The controller of a `LaneBalance` design: commands are shares, measurements are responses."""
     lanes = len(balance.on_responses)
     blocks = [block.tolist() for block in balance.on_shares]
     under_way = tuple(tuple(gain for block in blocks for gain in block[lane]) for lane in range(lanes))

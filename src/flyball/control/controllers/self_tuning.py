@@ -16,13 +16,13 @@ from flyball.control.controllers.common import (
     check_whole,
 )
 from flyball.control.controllers.pi import Pi, PiState
+from flyball.control.design.placement import pair_of, place
 from flyball.control.gains import Gains
+from flyball.control.identification.recursive import Rls, RlsState
+from flyball.control.identification.signals import Limits, prbs
 from flyball.control.models import Arx
-from flyball.control.placement import pair_of, place
-from flyball.control.recursive import Rls, RlsState
-from flyball.control.signals import Limits, prbs
 from flyball.control.step import Action, ReasonCode, Sample, Value
-from flyball.control.verify import verify
+from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 
 _SLOWER = (1.0, 1.5, 2.5, 4.0)  # where the wish cannot be had, a slower one is tried: factors of the settling

@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 from scipy.signal import lfilter
 
-from flyball.control.identify import identify
+from flyball.control.identification.identify import identify
 from flyball.lab.bench import BenchContext, Row
 
 _SAMPLES = 1_000_000

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from flyball.control.controllers.pi import Pi, PiState
-from flyball.control.design import design
+from flyball.control.design.design import design
 from flyball.control.filters import ewma
 from flyball.control.gains import Gains
 from flyball.control.limits import clamp

@@ -10,14 +10,14 @@ from typing import Any
 
 from flyball.control.controllers.gain_scheduled import GainScheduled, Region
 from flyball.control.controllers.lqr import Lqr, for_lanes
-from flyball.control.design import design
+from flyball.control.design.design import design
+from flyball.control.design.lane_balance import balance
 from flyball.control.filters import Timed, ewma, windowed_min
 from flyball.control.gains import Gains
-from flyball.control.lanes import balance
 from flyball.control.limits import clamp
 from flyball.control.models import Arx, first_order
 from flyball.control.step import Sample
-from flyball.control.verify_matrix import verify_matrix
+from flyball.control.verification.verify_matrix import verify_matrix
 from flyball.errors import InvalidValue
 from flyball.pipeline.policy.splitting import equal_weights
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from pydantic import Field
 
 from flyball.errors import InvalidValue
-from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.sinks.config import Channel, JsonLines, Parquet, SinkBase, Sqlite, Surroundings, Webhook
 from flyball.pipeline.sinks.follower import Follower
 from flyball.pipeline.sinks.streams import stream_of
 
 if TYPE_CHECKING:
-    from flyball.pipeline.config import PipelineConfig
+    from flyball.pipeline.config.pipeline import PipelineConfig
 
 AnySink: TypeAlias = Annotated[Parquet | JsonLines | Sqlite | Channel | Webhook, Field(discriminator="kind")]
 

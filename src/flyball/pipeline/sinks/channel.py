@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 
-from flyball.pipeline.sink import LogSinks
-from flyball.pipeline.sinks.place import Position
+from flyball.pipeline.logs.writer import LogSinks
+from flyball.pipeline.sinks.files import Position
 from flyball.pipeline.sinks.streams import Stream
 
 

@@ -14,16 +14,16 @@ from pydantic import Field
 from flyball.brokers.log_reader import LOG_READERS
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
-from flyball.pipeline.sink import LogSinks
+from flyball.pipeline.config.base import NearPath
+from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.sinks.channel import ChannelTarget
+from flyball.pipeline.sinks.files import Position, writable_file, writable_folder
 from flyball.pipeline.sinks.follower import Target
 from flyball.pipeline.sinks.jsonl import JsonLinesTarget
 from flyball.pipeline.sinks.parquet import ParquetTarget
-from flyball.pipeline.sinks.place import Position, writable_file, writable_folder
 from flyball.pipeline.sinks.sqlite import SqliteTarget
 from flyball.pipeline.sinks.streams import Stream
 from flyball.pipeline.sinks.webhook import WebhookTarget
-from flyball.pipeline.strict import NearPath
 from flyball.strict_model import StrictModel
 
 _HEADER = b"SQLite format 3\0"

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from flyball.brokers.backoff import delays_s
+from flyball.backoff import delays_s
 from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.errors import FlyballError
 from flyball.pipeline.polling import POLL_S
-from flyball.pipeline.stepping import Stepping
+from flyball.pipeline.run.step_thread import Stepping
 
 _MOST_BYTES = 16_000_000
 _TRIES = 6

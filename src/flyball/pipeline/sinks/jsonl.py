@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from flyball.pipeline.sinks.files import replaced
 from flyball.pipeline.sinks.follower import SinkStopped
-from flyball.pipeline.sinks.place import replaced
 from flyball.pipeline.sinks.streams import Stream
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from flyball.pipeline.sinks.place import moved
+from flyball.pipeline.sinks.files import moved
 from flyball.pipeline.sinks.streams import Stream
 
 _NAME = re.compile(r"part-(\d+)-(\d+)-(\d+)\.parquet")

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flyball.errors import InvalidValue, require
-from flyball.pipeline import entry, rules
-from flyball.pipeline.columns import Column, Columns
-from flyball.pipeline.marks import is_mark
+from flyball.pipeline.logs import row_batch as entry
+from flyball.pipeline.logs.marks import is_mark
+from flyball.pipeline.sql.columns import Column, Columns
+from flyball.pipeline.tier2 import rules
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from flyball.pipeline.config import PipelineConfig
+    from flyball.pipeline.config.pipeline import PipelineConfig
 
 _ORIGIN = Columns((Column("_partition", "bigint", required=True), Column("_offset", "bigint", required=True)))
 """Where in the input an event stood: it names a result whatever became of its columns."""

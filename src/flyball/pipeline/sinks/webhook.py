@@ -12,10 +12,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-from flyball.brokers.backoff import delays_s
-from flyball.pipeline.sink import LogSinks
+from flyball.backoff import delays_s
+from flyball.pipeline.logs.writer import LogSinks
+from flyball.pipeline.sinks.files import Position
 from flyball.pipeline.sinks.follower import Interrupted
-from flyball.pipeline.sinks.place import Position
 from flyball.pipeline.sinks.streams import Stream
 
 _LONGEST_S = 30.0

@@ -1,0 +1,1 @@
+"""What `flyball run` puts together: source → publisher → broker → pipeline → alerts."""

@@ -1,0 +1,1 @@
+"""What adapters share: base classes, positions in a log, names, argument checks, dedup, round trips."""

@@ -1,0 +1,56 @@
+"""What all brokers do alike: remember their receivers, close them, and refuse what their kind cannot do."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import ClassVar, Generic, NoReturn, Self, TypeVar
+
+from flyball.brokers.core.receiver import BaseReceiver
+from flyball.brokers.port import Kind, Unsupported
+
+AnyReceiver = TypeVar("AnyReceiver", bound=BaseReceiver)
+
+
+class BaseBroker(ABC, Generic[AnyReceiver]):
+    """A broker closes what was opened through it."""
+
+    def __init__(self) -> None:
+        self._receivers: list[AnyReceiver] = []
+
+    def _opened(self, receiver: AnyReceiver) -> AnyReceiver:
+        """Remember a receiver for `close`; those that were closed meanwhile are forgotten."""
+        self._receivers = [*(each for each in self._receivers if not each.closed), receiver]
+        return receiver
+
+    async def _close_receivers(self) -> None:
+        await asyncio.gather(*(receiver.close() for receiver in self._receivers))
+        self._receivers.clear()
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class LogBroker(BaseBroker[AnyReceiver]):
+    """A broker whose channels are all logs."""
+
+    _what: ClassVar[str]
+    """How it is called in a refusal, with its verb: "Kafka has"."""
+
+    async def receiver(self, queue: str, *, window: int = 100) -> NoReturn:  # noqa: ARG002  there is none to open
+        raise Unsupported(
+            f"{self._what} no queues (asked for {queue!r}): subscribe to the log with a group instead"
+        )
+
+    def _check_kind(self, channel: str, kind: Kind) -> None:
+        if kind != "log":
+            raise Unsupported(f"{self._what} no queues (asked for {channel!r}): declare it as a log")

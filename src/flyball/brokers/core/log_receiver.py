@@ -1,0 +1,90 @@
+"""What receivers of logs have in common: there is no queue to give a message back to, so it waits here.
+
+A log knows one position of a group in a partition, not single messages. So what is to be delivered again is kept
+at the head, and the position that is stored is the contiguous prefix of *delivered* offsets: everything before the
+oldest that is not settled (offsets have gaps, so counting up would get stuck).
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from flyball.brokers.core.dedup import FinishedIds
+from flyball.brokers.core.positions import Place, settled_positions
+from flyball.brokers.core.receiver import BaseReceiver
+from flyball.brokers.port import Delivery
+
+
+class LogReceiver(BaseReceiver):
+    """An adapter supplies `_settle`: positions may have moved, store them now or soon."""
+
+    def __init__(self, window: int, dedup_ids: int) -> None:
+        super().__init__(window)
+        self._finished = FinishedIds(dedup_ids)
+        self._next_tag = 0
+        self._again: deque[Delivery] = deque()
+        self._delivered: dict[Place, int] = {}
+        """The offset after the last one handed out or dropped, of each partition that is ours."""
+        self._stored: dict[Place, int] = {}
+        """The position last stored, of each partition that is ours."""
+        self._seen: dict[Place, int] = {}
+        """The offset after the last one that was handed out, of partitions that we had to give up."""
+
+    @abstractmethod
+    def _settle(self) -> None: ...
+
+    def _take_again(self, limit: int) -> list[Delivery]:
+        return [self._again.popleft() for _ in range(min(limit, len(self._again)))]
+
+    def _without_repeats(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
+        """Those that are no sender's repeat of something done; a repeat counts as delivered and settled."""
+        if self._seen:
+            deliveries = [self._marked(delivery) for delivery in deliveries]
+        repeated = self._finished.among([delivery.message.id for delivery in deliveries], now_s)
+        if not repeated:
+            return deliveries
+        return [delivery for delivery in deliveries if delivery.message.id not in repeated]
+
+    def _marked(self, delivery: Delivery) -> Delivery:
+        """It says whether we had it before: the partition was lost and has come back, with the server perhaps."""
+        assert delivery.partition is not None
+        assert delivery.offset is not None
+        place = delivery.channel, delivery.partition
+        if delivery.offset < self._seen.get(place, 0):
+            return replace(delivery, redelivered=True, attempt=None)
+        self._seen.pop(place, None)
+        return delivery
+
+    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        self._finished.add([delivery.message.id for delivery in deliveries], time.monotonic())
+        self._settle()
+
+    async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
+        if not requeue:
+            self._settle()
+            return
+        for delivery in sorted(deliveries, key=lambda each: each.tag, reverse=True):
+            attempt = (delivery.attempt or 1) + 1
+            self._again.appendleft(replace(delivery, redelivered=True, attempt=attempt))
+        self._arrived()
+
+    def _positions(self, unsettled: Iterable[Delivery] | None = None) -> dict[Place, int]:
+        """How far each partition is settled; `unsettled` instead of what is in flight, once that was emptied."""
+        open_ = self._out.values() if unsettled is None else unsettled
+        return settled_positions(self._delivered, open_, self._again)
+
+    def _drop(self, places: Collection[Place]) -> None:
+        """These partitions are no longer ours: what is in flight from them will be delivered to their owner."""
+        gone = set(places)
+        for tag, delivery in list(self._out.items()):
+            if (delivery.channel, delivery.partition) in gone:
+                del self._out[tag]
+        self._again = deque(each for each in self._again if (each.channel, each.partition) not in gone)
+        for place in gone:
+            self._seen[place] = max(self._delivered.pop(place, 0), self._seen.get(place, 0))
+            self._stored.pop(place, None)
+        self._arrived()

@@ -1,0 +1,3 @@
+"""Adapter `kafka://`: topics of Kafka, through confluent-kafka."""
+
+from flyball.brokers.kafka.broker import connect as connect

@@ -1,0 +1,285 @@
+"""Topics, offsets and groups of a Kafka cluster; every call blocks for a bounded time and runs on some thread."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from flyball.backoff import delays_s
+from flyball.brokers.core.positions import Place
+from flyball.brokers.kafka.config import KafkaSettings, typed, typed_exception
+from flyball.brokers.kafka.log_reader import KafkaLogReader
+from flyball.brokers.port import ChannelInfo, LoginRefused, Unreachable, no_such_channel
+from flyball.errors import InvalidValue
+
+Answer = TypeVar("Answer")
+
+_OFFSET_SPEC: Any = importlib.import_module("confluent_kafka.admin").OffsetSpec  # has no types
+_REQUEST_S = 10.0
+_GREET_STEP_S = 0.25
+_ATTEMPTS = 12
+_SMALLEST_SEGMENT, _LARGEST_SEGMENT = 1 << 20, 1 << 30
+# Somebody is being made responsible; it will be settled in a moment.
+_SETTLING = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
+}
+# The group has members, so only they may commit for it.
+_GROUP_IN_USE = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.STALE_MEMBER_EPOCH}
+
+
+class KafkaAdmin:
+    def __init__(self, settings: KafkaSettings) -> None:
+        self._settings = settings
+        self._client = AdminClient(settings.client())
+        self._outsider: tuple[str, Consumer] | None = None
+        self._asking = threading.Lock()
+
+    def close(self) -> None:
+        with self._asking:
+            if self._outsider is not None:
+                self._outsider[1].close()
+                self._outsider = None
+
+    def greet(self) -> None:
+        """Make sure that a broker is there and lets us in; say which of the two it is not."""
+        seen: list[KafkaError] = []
+        probe = Producer(self._settings.client() | {"error_cb": seen.append})
+        deadline = time.monotonic() + self._settings.connect_timeout_s
+        while True:
+            try:
+                probe.list_topics(timeout=_GREET_STEP_S)
+            except KafkaException as error:
+                probe.poll(0)
+                failures = [typed(each, self._settings) for each in seen]
+                refused = [each for each in failures if isinstance(each, LoginRefused)]
+                if refused:
+                    raise refused[0] from None
+                if any(each.code() == KafkaError._ALL_BROKERS_DOWN for each in seen):
+                    raise next(each for each in failures if isinstance(each, Unreachable)) from None
+                if time.monotonic() > deadline:
+                    raise typed_exception(error, self._settings) from None
+                continue
+            return
+
+    def answers(self, timeout_s: float) -> bool:
+        """A broker answers right now."""
+        try:
+            self._client.list_topics(timeout=timeout_s)
+        except KafkaException:
+            return False
+        return True
+
+    def topics(self) -> dict[str, int]:
+        """All topics of users, and how many partitions each has."""
+        try:
+            known = self._client.list_topics(timeout=_REQUEST_S).topics
+        except KafkaException as error:
+            raise typed_exception(error, self._settings) from None
+        return {name: len(topic.partitions) for name, topic in known.items() if not name.startswith("__")}
+
+    def partitions(self, topic: str) -> int:
+        found = self.topics().get(topic, 0)
+        if not found:
+            raise no_such_channel("log", topic, f"on {self._settings.url}")
+        return found
+
+    def bounds(self, topic: str) -> list[tuple[int, int]]:
+        """(first offset still there, offset the next record will get) of each partition."""
+        places = [(topic, number) for number in range(self.partitions(topic))]
+        firsts, ends = self._offsets(places, _OFFSET_SPEC.earliest()), self._offsets(places, _OFFSET_SPEC.latest())
+        return [(firsts[place], ends[place]) for place in places]
+
+    def _offsets(self, places: Sequence[Place], spec: Any) -> dict[Place, int]:
+        if not places:
+            return {}
+        asked = {TopicPartition(topic, number): spec for topic, number in places}
+
+        def ask() -> dict[Place, int]:
+            answers = self._client.list_offsets(asked, request_timeout=_REQUEST_S)
+            return {(each.topic, each.partition): future.result().offset for each, future in answers.items()}
+
+        return self._settled(ask, places[0][0])
+
+    def declare(
+        self, topic: str, partitions: int, max_bytes: int | None, retention_s: float | None, durable: bool
+    ) -> None:
+        if partitions < 1:
+            raise InvalidValue(f"a log has at least one partition, not {partitions} (log {topic!r})")
+        brokers = len(self._client.list_topics(timeout=_REQUEST_S).brokers)
+        replication = self._settings.replication or min(3, brokers)
+        config = {"max.message.bytes": str(self._settings.max_record_bytes)}
+        if durable:
+            # A lone broker confirms after it flushed; with replicas, several machines have the record instead.
+            config |= {"flush.messages": "1"} if replication == 1 else {"min.insync.replicas": "2"}
+        if max_bytes is not None:
+            share = max(max_bytes // partitions, 1)
+            # Only whole segments are dropped, so a log needs several to stay near its limit.
+            segment = min(max(share // 4, _SMALLEST_SEGMENT), _LARGEST_SEGMENT)
+            config |= {"retention.bytes": str(share), "segment.bytes": str(segment)}
+        if retention_s is not None:
+            retention_ms = max(int(retention_s * 1000), 1)
+            config |= {"retention.ms": str(retention_ms), "segment.ms": str(max(retention_ms // 4, 1000))}
+        wanted = NewTopic(topic, partitions, replication, config=config)
+        try:
+            self._client.create_topics([wanted], request_timeout=_REQUEST_S)[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise typed_exception(error, self._settings, topic) from None
+            existing = self._await_topic(topic)
+            if existing < partitions:
+                raise InvalidValue(
+                    f"log {topic!r} has {existing} partitions, not {partitions}: delete it first, or choose "
+                    "another name"
+                ) from None
+        else:
+            self._await_topic(topic)
+
+    def _await_topic(self, topic: str) -> int:
+        """A new topic is announced to the brokers a moment after the controller has made it."""
+        deadline = time.monotonic() + _REQUEST_S
+        while True:
+            found = self.topics().get(topic, 0)
+            if found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.02)
+
+    def delete(self, topic: str) -> None:
+        try:
+            self._client.delete_topics([topic], request_timeout=_REQUEST_S)[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                raise typed_exception(error, self._settings, topic) from None
+        deadline = time.monotonic() + _REQUEST_S
+        while topic in self.topics() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def purge(self, topic: str) -> int:
+        bounds = self.bounds(topic)
+        ends = [TopicPartition(topic, number, end) for number, (_, end) in enumerate(bounds)]
+        answers = self._client.delete_records(ends, request_timeout=_REQUEST_S)
+        self._settled(lambda: [future.result() for future in answers.values()], topic)
+        return sum(end - first for first, end in bounds)
+
+    def depth(self, topic: str, group: str | None) -> int:
+        bounds = self.bounds(topic)
+        done = self._committed(group, [(topic, number) for number in range(len(bounds))]) if group else {}
+        return sum(
+            max(end - max(done.get((topic, number), first), first), 0)
+            for number, (first, end) in enumerate(bounds)
+        )
+
+    def oldest_age_s(self, topic: str) -> float | None:
+        stored_s: list[float] = []
+        with KafkaLogReader(self._settings.url, topic) as reader:
+            for number in range(reader.partitions()):
+                first, end = reader.bounds(number)
+                for records in reader.read_records(number, first, end):
+                    stored_s.append(records[0].timestamp()[1] / 1000)
+                    break
+        return max(time.time() - min(stored_s), 0.0) if stored_s else None
+
+    def channels(self) -> list[ChannelInfo]:
+        topics = self.topics()
+        places = [(topic, number) for topic, count in topics.items() for number in range(count)]
+        firsts, ends = self._offsets(places, _OFFSET_SPEC.earliest()), self._offsets(places, _OFFSET_SPEC.latest())
+        depths = dict.fromkeys(topics, 0)
+        for place in places:
+            depths[place[0]] += ends[place] - firsts[place]
+        return [ChannelInfo(name, "log", topics[name], depths[name]) for name in sorted(topics)]
+
+    def begin_group_at_end(self, group: str, topics: Iterable[str]) -> dict[Place, int]:
+        """Fix where a new group begins: at the present end, before its first member has even joined.
+
+        Otherwise a message sent between subscribing and the first fetch would be missed. Only a group without
+        members can be told; else what this member has to begin at by itself is returned.
+        """
+        known = self.topics()
+        places = [(topic, number) for topic in topics for number in range(known.get(topic, 0))]
+        begun = self._committed(group, places)
+        ends = self._offsets([place for place in places if place not in begun], _OFFSET_SPEC.latest())
+        if not ends:
+            return {}
+        wanted = [TopicPartition(topic, number, end) for (topic, number), end in ends.items()]
+        asked = [ConsumerGroupTopicPartitions(group, wanted)]
+
+        def ask() -> Any:
+            try:
+                return self._client.alter_consumer_group_offsets(asked, request_timeout=_REQUEST_S)[group].result()
+            except KafkaException as error:
+                if error.args[0].code() in _GROUP_IN_USE:
+                    return None
+                raise
+
+        answer = self._settled(ask, group)
+        if answer is None:
+            return ends
+        refused = [each for each in answer.topic_partitions if each.error is not None]
+        return {(each.topic, each.partition): ends[each.topic, each.partition] for each in refused}
+
+    def _committed(self, group: str, places: Sequence[Place]) -> dict[Place, int]:
+        """Offsets that the group has committed, where it has."""
+        if not places:
+            return {}
+        asked = [TopicPartition(*place) for place in places]
+
+        def ask() -> list[TopicPartition]:
+            try:
+                with self._asking:
+                    found = self._outsider_of(group).committed(asked, timeout=_REQUEST_S)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    return []
+                raise
+            for each in found:
+                if each.error is not None:
+                    raise KafkaException(each.error)
+            return found
+
+        committed = self._settled(ask, group)
+        return {(each.topic, each.partition): each.offset for each in committed if each.offset >= 0}
+
+    def _outsider_of(self, group: str) -> Consumer:
+        """A client that may ask for what a group has committed, and never joins it.
+
+        The admin client could be asked as well, and ends the process (SIGSEGV, librdkafka 2.x) when a broker
+        answers that it is not the group's coordinator any more, as after a restart: it has no group to refresh.
+        """
+        if self._outsider is None or self._outsider[0] != group:
+            if self._outsider is not None:
+                self._outsider[1].close()
+            self._outsider = (
+                group,
+                Consumer(self._settings.client() | {"group.id": group, "enable.auto.commit": False}),
+            )
+        return self._outsider[1]
+
+    def _settled(self, ask: Callable[[], Answer], subject: str) -> Answer:
+        """The answer, asked for again while a leader or coordinator is being chosen (a topic was just made)."""
+        for delay_s in (*delays_s(_ATTEMPTS - 1), None):
+            try:
+                return ask()
+            except KafkaException as error:
+                if delay_s is None or error.args[0].code() not in _SETTLING:
+                    raise typed_exception(error, self._settings, subject) from None
+                time.sleep(delay_s)
+        raise AssertionError("unreachable: the last attempt returns or raises")

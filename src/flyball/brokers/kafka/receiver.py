@@ -1,0 +1,251 @@
+"""Receiving from Kafka as a member of a consumer group.
+
+The client fetches ahead on its own threads; `consume(n, timeout=0)` takes what is there and never waits, so it
+is called on the event loop itself, for exactly as many messages as the window has room for: nothing is parked
+in between, and rebalances, which the client announces inside that call, meet no other thread.
+
+**Commits.** What is committed is the prefix that `log_receiver` knows, so it costs nothing per message. One commit
+is under way at a time; what is acknowledged meanwhile goes with the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from flyball.brokers.core.log_receiver import LogReceiver
+from flyball.brokers.core.positions import Place
+from flyball.brokers.kafka.codec import to_deliveries
+from flyball.brokers.kafka.config import KafkaSettings, typed
+from flyball.brokers.port import BrokerError, Delivery
+
+_MOST_AT_ONCE = 500
+_QUICK_POLL_S, _SLOW_POLL_S = 0.0005, 0.016
+_IN_FLOW_S = 0.05
+_KEEP_ALIVE_S = 0.25
+_STALLED_S = 1.0
+_CLOSE_S = 10.0
+
+# Errors after which the client goes on by itself (it reconnects, joins again, refreshes its metadata).
+_PASSING = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError._PARTITION_EOF,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+
+
+class KafkaReceiver(LogReceiver):
+    """One member of a group.
+
+    `find_topics` names the topics that match now; it is asked again every second, so that a topic which is
+    created later joins. `starts`: where the group begins in partitions for which it has committed nothing.
+    """
+
+    _poll_s: float = _QUICK_POLL_S
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        group: str,
+        window: int,
+        topics: Sequence[str],
+        find_topics: Callable[[], Sequence[str]] | None,
+        starts: dict[Place, int],
+    ) -> None:
+        super().__init__(window, settings.dedup_ids)
+        self._settings = settings
+        self._group = group
+        self._topics = sorted(topics)
+        self._find_topics = find_topics
+        self._starts = starts
+        self._committing = False
+        self._paused = False
+        self._taken_s = time.monotonic()
+        self._failure: BrokerError | None = None
+        self._loop = asyncio.get_running_loop()
+        self._came_s = 0.0
+        self._consumer = self._join(classic=settings.classic_groups)
+        self._keeper = self._loop.create_task(self._keep())
+
+    def _join(self, *, classic: bool) -> Consumer:
+        protocol: dict[str, Any] = {"group.protocol": "consumer"}
+        if classic:
+            protocol = {
+                "group.protocol": "classic",
+                "partition.assignment.strategy": "cooperative-sticky",
+                "session.timeout.ms": int(self._settings.session_timeout_s * 1000),
+                "heartbeat.interval.ms": max(int(self._settings.session_timeout_s * 200), 100),
+            }
+        consumer = Consumer(
+            self._settings.client()
+            | protocol
+            | {
+                "group.id": self._group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                # Only where nothing is committed and `starts` says nothing: topics that appeared later.
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+                "fetch.queue.backoff.ms": 5,  # the default of a second stops the flow whenever that queue is full
+                "max.poll.interval.ms": 86_400_000,  # `_keep` polls, also while the window is closed
+                "on_commit": self._commit_reported,
+            }
+        )
+        if self._topics:
+            consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        return consumer
+
+    async def _take(self, limit: int) -> Sequence[Delivery]:
+        self._taken_s = time.monotonic()
+        if self._failure is not None:
+            raise self._failure
+        if self._again:
+            return self._take_again(limit)
+        self._set_paused(False)
+        taken = self._poll(min(limit, _MOST_AT_ONCE))
+        if taken:
+            self._came_s = self._taken_s
+        # A log in flow has a gap of a moment between two fetches: only one that rests is asked less often.
+        rests = self._taken_s - self._came_s > _IN_FLOW_S
+        self._poll_s = min(2 * self._poll_s, _SLOW_POLL_S) if rests else _QUICK_POLL_S
+        return taken
+
+    def _poll(self, limit: int) -> list[Delivery]:
+        try:
+            records: list[Any] = self._consumer.consume(limit, 0)
+        except KafkaException as failure:
+            self._note(failure.args[0])
+            return []
+        if not records:
+            return []
+        errors: list[KafkaError] = []
+        deliveries = to_deliveries(records, self._next_tag, self._delivered, errors)
+        self._next_tag += len(deliveries)
+        for error in errors:
+            self._note(error)
+        fresh = self._without_repeats(deliveries, self._taken_s)
+        if len(fresh) < len(deliveries):
+            self._loop.call_soon(self._commit)  # once the fresh ones count as in flight
+        return fresh
+
+    def _note(self, error: KafkaError) -> None:
+        """The client heals most errors; `receive` raises those that it does not."""
+        if (
+            error.code() in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE)
+            and not self._delivered
+        ):
+            # An older broker: join by the classic protocol. The first consumer owns nothing yet.
+            old, self._consumer = self._consumer, self._join(classic=True)
+            self._loop.run_in_executor(None, old.close)
+        elif error.fatal() or error.code() not in _PASSING:
+            self._failure = typed(error, self._settings, ", ".join(self._topics))
+
+    def _settle(self) -> None:
+        self._commit()
+
+    def _commit(self, places: Iterable[Place] | None = None) -> None:
+        if self._committing and places is None:
+            return
+        only = None if places is None else set(places)
+        offsets = [
+            TopicPartition(topic, partition, offset)
+            for (topic, partition), offset in self._positions().items()
+            if (only is None or (topic, partition) in only) and offset > self._stored.get((topic, partition), -1)
+        ]
+        if not offsets:
+            return
+        try:
+            self._consumer.commit(offsets=offsets, asynchronous=True)
+        except KafkaException:
+            return  # not a member right now: what is not committed is delivered again
+        self._committing = True
+        for each in offsets:
+            self._stored[each.topic, each.partition] = each.offset
+
+    def _commit_reported(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        self._committing = False
+        for each in partitions:
+            if error is not None or each.error is not None:
+                self._stored.pop((each.topic, each.partition), None)
+        if error is None and not self._closed:
+            self._commit()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self._drop([(each.topic, each.partition)])
+        if any((each.topic, each.partition) in self._starts for each in partitions):
+            consumer.incremental_assign(
+                [
+                    TopicPartition(
+                        each.topic, each.partition, self._starts.pop((each.topic, each.partition), each.offset)
+                    )
+                    for each in partitions
+                ]
+            )
+
+    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        places = [(each.topic, each.partition) for each in partitions]
+        self._commit(places)
+        self._drop(places)
+
+    def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._drop([(each.topic, each.partition) for each in partitions])
+
+    async def _keep(self) -> None:
+        """While nobody takes messages the client still has to be polled, or its group would wait for it.
+
+        Its partitions are paused then, so that the poll brings no message. Pausing throws away what was
+        fetched ahead, so it is only done after a second of silence.
+        """
+        looked_s = time.monotonic()
+        while not self._closed:
+            await asyncio.sleep(_KEEP_ALIVE_S)
+            now_s = time.monotonic()
+            if now_s - self._taken_s > _STALLED_S and not self._closed:
+                self._set_paused(True)
+                self._again.extend(self._poll(1))
+            if self._find_topics is not None and now_s - looked_s > 1.0:
+                looked_s = now_s
+                await self._look_for_topics(self._find_topics)
+
+    def _set_paused(self, paused: bool) -> None:
+        if paused == self._paused:
+            return
+        owned = self._consumer.assignment()
+        (self._consumer.pause if paused else self._consumer.resume)(owned)
+        self._paused = paused
+
+    async def _look_for_topics(self, find_topics: Callable[[], Sequence[str]]) -> None:
+        try:
+            topics = sorted(await asyncio.to_thread(find_topics))
+        except BrokerError:
+            return  # away for the moment: the next look finds out
+        if topics != self._topics and topics and not self._closed:
+            self._topics = topics
+            self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+
+    async def _release(self, unsettled: Sequence[Delivery]) -> None:
+        self._keeper.cancel()
+        positions = self._positions(unsettled)
+        offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
+        self._delivered.clear()
+        await asyncio.wait_for(asyncio.to_thread(self._leave, offsets), _CLOSE_S)
+
+    def _leave(self, offsets: list[TopicPartition]) -> None:
+        try:
+            if offsets:
+                self._consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException:
+            pass  # not a member any more: delivered again
+        self._consumer.close()

@@ -1,0 +1,84 @@
+"""Which messages of a named producer a topic holds already, so that repeats of them are dropped.
+
+Kafka's own idempotence ends with the client, and its transactions would hide records from other programs until
+they are committed. So a named producer's records carry its name and their number in a header, and who takes up the
+name reads the end of the topic: as far back as numbers below the first that is to be sent. That is one look for
+each sender, and one after a doubtful answer. It goes through the whole topic if that has nothing of the producer.
+
+A name belongs to one sender at a time, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from flyball.brokers.kafka.codec import NUMBERED
+from flyball.brokers.kafka.config import KafkaSettings
+from flyball.brokers.kafka.log_reader import KafkaLogReader
+
+_FIRST_SPAN, _WIDER = 16, 8
+
+
+def stamp(producer: str, sequence: int) -> str:
+    """What the header says.
+
+    >>> stamp("lane 1", 7), number_of([("message-id", b"x"), ("producer-sequence", b"lane 1 7")], b"lane 1")
+    ('lane 1 7', 7)
+    """
+    return f"{producer} {sequence}"
+
+
+def number_of(headers: list[tuple[str, bytes | None]] | None, producer: bytes) -> int | None:
+    """A record's number, if it is one of the producer's."""
+    for name, value in headers or ():
+        if name == NUMBERED and value is not None:
+            named, _, number = value.rpartition(b" ")
+            return int(number) if named == producer else None
+    return None
+
+
+class Held:
+    """Reads what a topic has of one producer."""
+
+    def __init__(self, settings: KafkaSettings, topic: str, producer: str) -> None:
+        self._settings, self._topic, self._producer = settings, topic, producer.encode()
+
+    def last(self) -> int | None:
+        """The highest number."""
+        with KafkaLogReader(self._settings.url, self._topic) as reader:
+            found = [max(self._back(reader, number), default=None) for number in range(reader.partitions())]
+        return max((number for number in found if number is not None), default=None)
+
+    def since(self, sequence: int) -> set[int]:
+        """The numbers from that one on."""
+        with KafkaLogReader(self._settings.url, self._topic) as reader:
+            return {
+                number
+                for partition in range(reader.partitions())
+                for number in self._back(reader, partition, sequence)
+                if number >= sequence
+            }
+
+    def _back(self, reader: KafkaLogReader, partition: int, below: int | None = None) -> Iterator[int]:
+        """Numbers from the end backwards, piece by piece, until one lies below that, or until there is any.
+
+        A client keeps the order of what it sends to a partition: before such a one there are only smaller ones.
+        """
+        first, end = reader.bounds(partition)
+        span = _FIRST_SPAN
+        while end > first:
+            begin = max(first, end - span)
+            numbers = [
+                number
+                for records in reader.read_records(partition, begin, end)
+                for record in records
+                if (number := self._number(record)) is not None
+            ]
+            yield from numbers
+            if numbers and (below is None or min(numbers) < below):
+                return
+            end, span = begin, span * _WIDER
+
+    def _number(self, record: Any) -> int | None:
+        return number_of(record.headers(), self._producer)

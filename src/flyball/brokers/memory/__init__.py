@@ -1,0 +1,3 @@
+"""Adapter `memory://`: queues and logs inside this process, for tests and trials."""
+
+from flyball.brokers.memory.broker import connect as connect

@@ -1,0 +1,306 @@
+"""`memory://`: a broker inside this process, for tests and trials.
+
+`memory://name` is one broker for all that open that name in this process; plain `memory://` is a new one each
+time. It keeps the whole contract of `port` except surviving the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+
+from flyball.brokers.core.broker import BaseBroker
+from flyball.brokers.core.checks import check_declaration, check_same, full, partition_of, too_large
+from flyball.brokers.core.names import check_name, matches
+from flyball.brokers.core.receiver import BaseReceiver
+from flyball.brokers.memory.hub import Channel, Hub, Outlet, Stored
+from flyball.brokers.port import (
+    Broker,
+    Capabilities,
+    ChannelInfo,
+    Delivery,
+    Kind,
+    Message,
+    NoSuchChannel,
+    Receiver,
+    Record,
+    Sender,
+    SendResult,
+    Start,
+    Unsupported,
+)
+from flyball.brokers.url import BrokerUrl
+from flyball.errors import InvalidValue
+
+_CHUNK = 1000  # records a `read` hands out at once
+
+
+_hubs: dict[str, Hub] = {}
+
+
+async def connect(url: BrokerUrl) -> Broker:
+    url.check_options("blocked_timeout_s", "max_body_bytes")
+    name = url.hosts[0][0] if url.hosts else url.path.strip("/")
+    hub = _hubs.setdefault(name, Hub()) if name else Hub()
+    return MemoryBroker(hub, url.number("blocked_timeout_s", 30.0), url.integer("max_body_bytes", 16 << 20))
+
+
+class MemoryBroker(BaseBroker["_MemoryReceiver"]):
+    def __init__(self, hub: Hub, blocked_timeout_s: float, max_body_bytes: int) -> None:
+        super().__init__()
+        self._hub = hub
+        self._blocked_timeout_s = blocked_timeout_s
+        self.capabilities = Capabilities(
+            queues=True,
+            logs=True,
+            durable=False,
+            dedup=True,
+            shared_between_processes=False,
+            max_body_bytes=max_body_bytes,
+        )
+
+    async def sender(self, channel: str, *, producer: str | None = None) -> Sender:
+        limit = self.capabilities.max_body_bytes or 0
+        name = self._hub.channel(channel).name
+        return _MemorySender(self._hub, name, producer, self._blocked_timeout_s, limit)
+
+    async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
+        if self._hub.channel(queue).kind != "queue":
+            raise Unsupported(f"{queue!r} is a log: read it, or subscribe a group to it")
+        return self._opened(_MemoryReceiver(self._hub, self._hub.queues[queue], window))
+
+    async def subscribe(self, pattern: str, group: str, *, window: int = 100, start: Start = "latest") -> Receiver:
+        matches(pattern, check_name(group))  # both are checked before anything is made
+        outlet = self._hub.groups.get((pattern, group))
+        if outlet is None:
+            outlet = self._hub.groups[pattern, group] = Outlet(pattern)
+            if start == "earliest":
+                self._fill(outlet)
+        return self._opened(_MemoryReceiver(self._hub, outlet, window))
+
+    def _fill(self, outlet: Outlet) -> None:
+        for channel in self._hub.channels.values():
+            if matches(outlet.pattern, channel.name):
+                for stored in itertools.chain(*channel.records):
+                    outlet.unsettled[channel.name] += 1
+                    outlet.put(next(self._hub.arrivals), stored, 0)
+
+    async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
+        wanted = [stored for stored in self._records(log, partition) if start <= (stored.offset or 0) < stop]
+        for at in range(0, len(wanted), _CHUNK):
+            yield [
+                Record(partition, stored.offset or 0, stored.message, stored.stored_time_s)
+                for stored in wanted[at : at + _CHUNK]
+            ]
+
+    async def bounds(self, log: str, partition: int) -> tuple[int, int]:
+        records = self._records(log, partition)
+        end = self._hub.channel(log).next_offset[partition]
+        return (records[0].offset or 0 if records else end), end
+
+    def _records(self, log: str, partition: int) -> deque[Stored]:
+        channel = self._hub.channel(log)
+        if channel.kind != "log":
+            raise Unsupported(f"{log!r} is a queue: only a log can be read by offset")
+        if not 0 <= partition < channel.partitions:
+            raise InvalidValue(f"{log!r} has partitions 0 to {channel.partitions - 1}, not {partition}")
+        self._hub.trim(channel)
+        return channel.records[partition]
+
+    async def declare(
+        self,
+        channel: str,
+        kind: Kind = "queue",
+        *,
+        partitions: int = 1,
+        max_bytes: int | None = None,
+        retention_s: float | None = None,
+        durable: bool = True,  # noqa: ARG002  nothing here outlives the process
+    ) -> None:
+        check_declaration(channel, kind, partitions, max_bytes, retention_s)
+        known = self._hub.channels.get(channel)
+        if known is not None:
+            check_same(channel, (known.kind, known.partitions), (kind, partitions))
+            return
+        made = self._hub.channels[channel] = Channel(channel, kind, partitions, max_bytes, retention_s)
+        if kind == "queue":
+            self._hub.queues[channel] = Outlet(channel)
+        else:
+            made.records = [deque() for _ in range(partitions)]
+            made.next_offset = [0] * partitions
+
+    async def delete(self, channel: str) -> None:
+        gone = self._hub.channels.pop(check_name(channel), None)
+        if gone is None:
+            return
+        for outlet in self._hub.outlets(channel):
+            outlet.take_out(gone)
+        self._hub.queues.pop(channel, None)
+        for key in [key for key, outlet in self._hub.groups.items() if outlet.pattern == channel]:
+            del self._hub.groups[key]
+        for waiter in gone.room:
+            waiter.set()
+
+    async def purge(self, channel: str) -> int | None:
+        found = self._hub.channel(channel)
+        if found.kind == "log":
+            count = sum(len(records) for records in found.records)
+            for records in found.records:
+                for stored in records:
+                    stored.dropped = True
+                records.clear()
+            found.stored_bytes = 0
+            return count
+        outlet = self._hub.queues[channel]
+        waiting, outlet.waiting = outlet.waiting, []
+        for _, stored, _ in waiting:
+            self._hub.settle(stored, outlet)
+        return len(waiting)
+
+    async def depth(self, channel: str, group: str | None = None) -> int:
+        found = self._hub.channel(channel)
+        if group is not None:
+            mine = [
+                outlet
+                for (pattern, name), outlet in self._hub.groups.items()
+                if name == group and matches(pattern, channel)
+            ]
+            return sum(outlet.unsettled[channel] for outlet in mine)
+        if found.kind == "queue":
+            return len(self._hub.queues[channel].waiting)
+        self._hub.trim(found)
+        return sum(len(records) for records in found.records)
+
+    async def oldest_age_s(self, channel: str) -> float | None:
+        found = self._hub.channel(channel)
+        if found.kind == "queue":
+            waiting = self._hub.queues[channel].waiting
+            oldest = [waiting[0][1]] if waiting else []
+        else:
+            oldest = [records[0] for records in found.records if records]
+        return max((time.time() - stored.stored_time_s for stored in oldest), default=None)
+
+    async def channels(self) -> list[ChannelInfo]:
+        return [
+            ChannelInfo(name, found.kind, found.partitions, await self.depth(name), await self.oldest_age_s(name))
+            for name, found in sorted(self._hub.channels.items())
+        ]
+
+    async def close(self) -> None:
+        await self._close_receivers()
+
+
+class _MemorySender:
+    def __init__(
+        self, hub: Hub, name: str, producer: str | None, blocked_timeout_s: float, max_body_bytes: int
+    ) -> None:
+        # By name: the channel may be deleted, and declared again, while this sender is open.
+        self._hub, self._name, self._producer = hub, name, producer
+        self._blocked_timeout_s, self._max_body_bytes = blocked_timeout_s, max_body_bytes
+
+    @property
+    def blocked(self) -> bool:
+        channel = self._hub.channels.get(self._name)
+        return channel is not None and channel.full
+
+    async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
+        channel = self._hub.channel(self._name)
+        known = self._known(channel, sequence)
+        keyless = next(self._hub.keyless) % channel.partitions
+        deadline = time.monotonic() + self._blocked_timeout_s
+        results = []
+        for place, message in enumerate(messages):
+            if known is not None and sequence is not None and sequence + place <= known:
+                results.append(SendResult(message.id, duplicate=True))
+            elif len(message.body) > self._max_body_bytes:
+                results.append(SendResult(message.id, too_large(message, self._max_body_bytes)))
+            elif not await self._room(channel, deadline):
+                results.append(SendResult(message.id, full(self._name, self._blocked_timeout_s)))
+            else:
+                partition = partition_of(message.key, channel.partitions, keyless)
+                stored = self._hub.store(channel, message, partition if channel.kind == "log" else None)
+                if sequence is not None and self._producer is not None:
+                    channel.sequences[self._producer] = sequence + place
+                results.append(SendResult(message.id, partition=stored.partition, offset=stored.offset))
+        self._hub.trim(channel)
+        return results
+
+    def _known(self, channel: Channel, sequence: int | None) -> int | None:
+        if sequence is None or channel.kind == "queue":
+            return None
+        if self._producer is None:
+            raise InvalidValue(f"sequence {sequence} needs a producer: open the sender with producer=NAME")
+        return channel.sequences.get(self._producer)
+
+    async def _room(self, channel: Channel, deadline: float) -> bool:
+        while channel.full:
+            room = asyncio.Event()
+            channel.room.add(room)
+            try:
+                await asyncio.wait_for(room.wait(), max(deadline - time.monotonic(), 0.0))
+            except TimeoutError:
+                return False
+            finally:
+                channel.room.discard(room)
+            if self._hub.channels.get(self._name) is not channel:
+                raise NoSuchChannel(
+                    f"{self._name!r} was deleted while a message waited for room in it: send again"
+                )
+        return True
+
+    async def last_sequence(self) -> int | None:
+        return None if self._producer is None else self._hub.channel(self._name).sequences.get(self._producer)
+
+    async def close(self) -> None:
+        return None
+
+
+class _MemoryReceiver(BaseReceiver):
+    def __init__(self, hub: Hub, outlet: Outlet, window: int) -> None:
+        super().__init__(window)
+        self._hub, self._outlet = hub, outlet
+        self._tags = itertools.count(1)
+        self._held: dict[int, tuple[int, Stored, int]] = {}
+        outlet.wake.append(self._arrived)
+
+    async def _take(self, limit: int) -> Sequence[Delivery]:
+        taken: list[Delivery] = []
+        while self._outlet.waiting and len(taken) < limit:
+            arrival, stored, attempts = heapq.heappop(self._outlet.waiting)
+            if stored.dropped:
+                self._hub.settle(stored, self._outlet)
+                continue
+            tag = next(self._tags)
+            self._held[tag] = (arrival, stored, attempts + 1)
+            taken.append(
+                Delivery(
+                    message=stored.message,
+                    channel=stored.channel.name,
+                    tag=tag,
+                    redelivered=attempts > 0,
+                    attempt=attempts + 1,
+                    partition=stored.partition,
+                    offset=stored.offset,
+                )
+            )
+        return taken
+
+    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            _, stored, _ = self._held.pop(delivery.tag)
+            self._hub.settle(stored, self._outlet)
+
+    async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
+        if not requeue:
+            await self._acknowledge(deliveries)
+            return
+        for delivery in deliveries:
+            self._outlet.put(*self._held.pop(delivery.tag))
+
+    async def _release(self, unsettled: Sequence[Delivery]) -> None:
+        self._outlet.wake.remove(self._arrived)
+        await self._return(unsettled, requeue=True)

@@ -1,0 +1,119 @@
+"""How a message looks on the AMQP wire, and back.
+
+    id            message_id
+    body          body
+    content type  content_type
+    event time    timestamp (whole seconds, as AMQP has it) and, if that loses something, a header
+    key           header
+    headers       headers; pika cannot encode floats, so they travel as text beside a list of their names
+
+`app_id` marks what Flyball sent: only ids that we gave are known to be unique, so only those are used to
+recognise repeats. Messages of other programs arrive as they are; without a message_id they get a fresh id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pika
+
+from flyball.brokers.core.fast import quick_message
+from flyball.brokers.port import BrokerError, HeaderValue, Message, TooLarge, new_id
+from flyball.errors import InvalidValue
+
+APP_ID = "flyball"
+_KEY = "x-flyball-key"
+_EVENT_TIME = "x-flyball-event-time"
+_FLOATS = "x-flyball-floats"
+_DELIVERY_COUNT = "x-delivery-count"  # set by quorum queues: earlier deliveries that were not acknowledged
+_PERSISTENT = 2
+_SHORT_STRING_BYTES = 255
+_HEADERS_BYTES = 100_000  # all properties have to fit one frame of at least 128 KiB
+
+
+class BadMessage(BrokerError, InvalidValue):
+    """AMQP cannot carry this message."""
+
+
+def to_properties(message: Message) -> pika.BasicProperties:
+    """The properties of a message; raises `BadMessage` or `TooLarge` if AMQP has no room for them."""
+    headers = None
+    long = len(message.id) > 63 or (message.content_type is not None and len(message.content_type) > 63)
+    if message.headers or message.key is not None or message.event_time_s is not None or long:
+        headers = _headers(message)
+    return pika.BasicProperties(
+        content_type=message.content_type,
+        headers=headers,
+        delivery_mode=_PERSISTENT,
+        message_id=message.id,
+        timestamp=_timestamp(message.event_time_s),
+        app_id=APP_ID,
+    )
+
+
+def _timestamp(event_time_s: float | None) -> int | None:
+    return int(event_time_s) if event_time_s is not None and event_time_s >= 0 else None
+
+
+def _headers(message: Message) -> dict[str, Any] | None:
+    for what, text in (("id", message.id), ("content type", message.content_type or "")):
+        if len(text.encode()) > _SHORT_STRING_BYTES:
+            raise BadMessage(
+                f"the {what} of message {message.id[:40]!r} takes more than {_SHORT_STRING_BYTES} bytes"
+            )
+    headers: dict[str, Any] = {}
+    floats = []
+    size = 0
+    for name, value in message.headers.items():
+        if isinstance(value, float):
+            floats.append(name)
+            value = repr(value)
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise BadMessage(f"header {name!r} of message {message.id} is {value}: AMQP carries 64 bits, use text")
+        headers[name] = value
+        size += len(name) + (len(value) if isinstance(value, str | bytes) else 8) + 6
+    if floats:
+        headers[_FLOATS] = floats
+    if message.key is not None:
+        headers[_KEY] = message.key
+        size += len(message.key)
+    if message.event_time_s is not None and message.event_time_s != _timestamp(message.event_time_s):
+        headers[_EVENT_TIME] = repr(message.event_time_s)
+    if size > _HEADERS_BYTES:
+        raise TooLarge(
+            f"key and headers of message {message.id} take {size} bytes, AMQP has room for {_HEADERS_BYTES}: "
+            "put them into the body"
+        )
+    return headers or None
+
+
+def from_wire(properties: Any, body: bytes) -> tuple[Message, int | None]:
+    """The message, and how often a quorum queue delivered it before (None: not told)."""
+    raw: dict[str, Any] | None = properties.headers
+    key: bytes | None = None
+    event_time_s = None if properties.timestamp is None else float(properties.timestamp)
+    headers = _NO_HEADERS
+    count = None
+    if raw:
+        count = raw.pop(_DELIVERY_COUNT, None)
+        key = raw.pop(_KEY, None)
+        exact = raw.pop(_EVENT_TIME, None)
+        if exact is not None:
+            event_time_s = float(exact)
+        for name in raw.pop(_FLOATS, ()):
+            raw[name] = float(raw[name])
+        if raw:
+            headers = {name: value if type(value) in _PLAIN else _plain(value) for name, value in raw.items()}
+    id = properties.message_id or new_id()
+    return quick_message(body, id, key, headers, event_time_s, properties.content_type), count
+
+
+_NO_HEADERS: Mapping[str, HeaderValue] = MappingProxyType({})
+_PLAIN = frozenset((str, int, float, bool, bytes))
+
+
+def _plain(value: object) -> HeaderValue:
+    """Headers of other programs may hold dates, decimals, lists and tables; ours hold plain values."""
+    return int(value) if isinstance(value, int) else str(value)

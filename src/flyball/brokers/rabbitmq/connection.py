@@ -1,0 +1,320 @@
+"""One AMQP connection that comes back by itself, and calls on its channels as coroutines.
+
+A frozen server (SIGSTOP, a dead switch) keeps its sockets open and says nothing, and AMQP's own heartbeats need
+many seconds to notice. So while somebody waits for an answer, silence is followed by a question that costs the
+server nothing, and silence after that ends the connection. Silence is counted in turns of our own event loop, not
+in seconds: a loop that was busy elsewhere must not blame the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pika
+from pika.exceptions import (
+    AMQPError,
+    AuthenticationError,
+    ChannelClosed,
+    ConnectionClosed,
+    IncompatibleProtocolError,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
+
+from flyball.backoff import delays_s
+from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such_channel
+from flyball.brokers.rabbitmq.wire_in import DeliveringConnection
+from flyball.brokers.url import BrokerUrl
+from flyball.errors import InvalidValue
+
+# Without a handler Python prints warnings of libraries; ours are exceptions, theirs belong to whoever asks.
+logging.getLogger("pika").addHandler(logging.NullHandler())
+
+_TICKS = 10  # looks per time-out
+_ANSWER_S = 15.0  # the longest an answer may take from a server that is otherwise alive
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the URL's options say about connections."""
+
+    parameters: pika.ConnectionParameters
+    shown: str
+    """The URL without its password."""
+    silence_s: float
+    reconnect_s: float
+
+    @classmethod
+    def of(cls, url: BrokerUrl) -> Settings:
+        host, port = url.hosts[0] if url.hosts else ("localhost", None)
+        secure = url.scheme == "amqps"
+        options = {name: url.options[name] for name in ("ca_file", "cert_file", "key_file") if name in url.options}
+        if options and not secure:
+            raise InvalidValue(f"{', '.join(options)} in {url} need TLS: begin the URL with amqps://")
+        vhost = url.path[1:] or "/"
+        parameters = pika.ConnectionParameters(
+            host=host,
+            port=port or (5671 if secure else 5672),
+            virtual_host=vhost,
+            credentials=pika.PlainCredentials(
+                url.user or "guest", url.password or "guest", erase_on_connect=False
+            ),
+            heartbeat=url.integer("heartbeat_s", 10),
+            ssl_options=pika.SSLOptions(url.tls_context(), host) if secure else None,
+            connection_attempts=1,
+            socket_timeout=5,
+            stack_timeout=10,
+            client_properties={"connection_name": "flyball"},
+        )
+        return cls(parameters, str(url), url.number("silence_s", 1.0), url.number("reconnect_s", 30.0))
+
+
+class OpenChannel:
+    """A channel whose calls are awaited; when it closes, everybody who waits is told why."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.reason: BaseException | None = None
+        self.on_close: Callable[[BaseException], None] | None = None
+        self._waiting: set[asyncio.Future[Any]] = set()
+        raw.add_on_close_callback(self._closed)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.raw.is_open)
+
+    async def call(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call a method of the raw channel that answers through `callback`; the answering frame's method."""
+        if self.reason is not None:
+            raise self.reason
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            method(
+                *arguments, callback=lambda frame: None if future.done() else future.set_result(frame), **options
+            )
+            return (await asyncio.wait_for(future, _ANSWER_S)).method
+        finally:
+            self._waiting.discard(future)
+
+    def _closed(self, _channel: Any, reason: BaseException) -> None:
+        self.reason = reason
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(reason)
+        if self.on_close is not None:
+            self.on_close(reason)
+
+    async def close(self) -> None:
+        if not self.raw.is_open:
+            return
+        done = asyncio.Event()
+        before = self.on_close
+
+        def closed(reason: BaseException) -> None:
+            done.set()
+            if before is not None:
+                before(reason)
+
+        self.on_close = closed
+        with suppress(AMQPError, TimeoutError):
+            self.raw.close()
+            await asyncio.wait_for(done.wait(), _ANSWER_S)
+
+
+class Link:
+    """A connection by what it is for. `open` may be called at any time and does nothing while it is up."""
+
+    def __init__(self, settings: Settings, patience: int) -> None:
+        self._settings = settings
+        self._patience = patience  # of how many silences an unanswered question makes the end
+        self._connection: Any = None
+        self._lock = asyncio.Lock()
+        self._watcher: asyncio.Task[None] | None = None
+        self._control: Any = None
+        self._unblocked = asyncio.Event()
+        self._unblocked.set()
+        self._closing = False
+        self.waiting = 0
+        """How many answers somebody waits for; while it is 0 silence means nothing."""
+        self.on_lost: list[Callable[[], None]] = []
+        self.on_tick: list[Callable[[], None]] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and bool(self._connection.is_open)
+
+    @property
+    def blocked(self) -> bool:
+        return not self._unblocked.is_set()
+
+    @property
+    def server_version(self) -> str:
+        known = getattr(self._connection, "server_properties", None) or {}
+        return str(known.get("version", ""))
+
+    async def unblocked(self, timeout_s: float) -> bool:
+        """Wait while the broker asks for silence; False if it still does."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._unblocked.wait(), timeout_s)
+        return not self.blocked
+
+    async def open(self, *, retry: bool = True) -> None:
+        """Connect if not connected; with `retry`, again and again until the time to reconnect is used up."""
+        async with self._lock:
+            deadline = time.monotonic() + self._settings.reconnect_s
+            waits = delays_s(1000)
+            while not self.is_open:
+                if self._closing:
+                    raise Unreachable(f"{self._settings.shown} was closed here: open it again")
+                try:
+                    await self._connect()
+                except Unreachable:
+                    if not retry or time.monotonic() > deadline:
+                        raise
+                    await asyncio.sleep(next(waits))
+
+    async def _connect(self) -> None:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def failed(_connection: Any, error: BaseException) -> None:
+            if not future.done():
+                future.set_exception(refusal(error, self._settings))
+
+        connection = DeliveringConnection(
+            self._settings.parameters,
+            on_open_callback=lambda opened: None if future.done() else future.set_result(opened),
+            on_open_error_callback=failed,
+            on_close_callback=self._lost,
+        )
+        self._connection = await future
+        self._unblocked.set()
+        connection.add_on_connection_blocked_callback(lambda *_: self._unblocked.clear())
+        connection.add_on_connection_unblocked_callback(lambda *_: self._unblocked.set())
+        try:
+            self._control = (await self.channel()).raw
+        except BaseException:
+            self.abort()  # a connection that nobody watches could be waited for without end
+            raise
+        self._watcher = asyncio.create_task(self._watch(connection))
+
+    async def channel(self) -> OpenChannel:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            self._connection.channel(
+                on_open_callback=lambda opened: None if future.done() else future.set_result(opened)
+            )
+            return OpenChannel(await asyncio.wait_for(future, _ANSWER_S))
+        except (AMQPError, TimeoutError) as error:
+            raise Unreachable(f"{self._settings.shown} did not open a channel: {error!r}; try again") from None
+
+    async def _watch(self, connection: Any) -> None:
+        tick_s = self._settings.silence_s / _TICKS
+        before, silent = (-1, -1), 0
+        while connection is self._connection and connection.is_open:
+            await asyncio.sleep(tick_s)
+            for hook in list(self.on_tick):
+                hook()
+            if not connection.is_open:
+                return
+            # What still leaves our buffer is as good a sign of life as what arrives.
+            now = (connection.bytes_received, connection._transport.get_write_buffer_size())
+            if now != before or self.waiting <= 0 or self.blocked:
+                before, silent = now, 0
+                continue
+            silent += 1
+            if silent == _TICKS // 2:
+                with suppress(AMQPError):
+                    self._control.basic_qos(prefetch_count=0, callback=lambda _: None)
+            elif silent >= _TICKS * self._patience:
+                self.abort()
+
+    def abort(self) -> None:
+        """Drop a connection whose other end says nothing any more; no farewell, nobody would answer it."""
+        connection = self._connection
+        if connection is None:
+            return
+        # The public close() would wait for an answer; this is the call that it ends in.
+        connection._terminate_stream(Unreachable(f"{self._settings.shown} fell silent"))
+        self._lost(connection, Unreachable("silent"))
+
+    def _lost(self, connection: Any, _error: BaseException) -> None:
+        if connection is not self._connection:
+            return  # told before
+        self._connection = None
+        self._unblocked.set()
+        for hook in list(self.on_lost):
+            hook()
+
+    async def close(self) -> None:
+        self._closing = True
+        connection, self._connection = self._connection, None
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if connection is None or not connection.is_open:
+            return
+        closed = asyncio.Event()
+        connection.add_on_close_callback(lambda *_: closed.set())
+        with suppress(AMQPError):
+            connection.close()
+        try:
+            await asyncio.wait_for(closed.wait(), 5.0)
+        except TimeoutError:
+            connection._terminate_stream(Unreachable("silent"))
+
+
+def refusal(error: BaseException, settings: Settings) -> BrokerError:
+    """What a failed connection means for a user: wrong password, wrong virtual host, nobody there."""
+    found = list(_causes(error))
+    vhost = settings.parameters.virtual_host
+    for cause in found:
+        code = cause.reply_code if isinstance(cause, ConnectionClosed) else None
+        if isinstance(cause, ProbableAuthenticationError | AuthenticationError) or code == 403:
+            return LoginRefused(f"{settings.shown} refused the login: check user and password")
+        if isinstance(cause, ProbableAccessDeniedError) or code == 530:
+            return LoginRefused(
+                f"{settings.shown} has no virtual host {vhost!r} for this user: "
+                "name another one after the host, or have it created"
+            )
+        if isinstance(cause, IncompatibleProtocolError):
+            return Unreachable(f"what answers at {settings.shown} does not speak AMQP: check the port")
+        if isinstance(cause, ssl.SSLError):
+            return Unreachable(
+                f"no TLS connection to {settings.shown}: {cause.reason or cause}; check port and ca_file"
+            )
+    deepest = found[-1]
+    words = deepest.strerror if isinstance(deepest, OSError) and deepest.strerror else repr(deepest)
+    return Unreachable(f"{settings.shown} does not answer ({words}): check host and port and that the server runs")
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and what pika wrapped into it, outermost first."""
+    found: list[BaseException] = []
+    todo: list[BaseException] = [error]
+    while todo and len(found) < 50:
+        one = todo.pop(0)
+        found.append(one)
+        inner = [*getattr(one, "exceptions", ()), getattr(one, "exception", None), one.__cause__, *one.args]
+        todo += [item for item in inner if isinstance(item, BaseException) and item not in found]
+    return found
+
+
+def channel_error(error: BaseException, channel: str, shown: str) -> BrokerError | InvalidValue:
+    """What a failed call on a channel means for a user."""
+    if isinstance(error, BrokerError):
+        return error
+    if isinstance(error, ChannelClosed):
+        code, text = error.reply_code, " ".join(str(error.reply_text).split())
+        if code == 404:
+            return no_such_channel("queue", channel, f"on {shown}")
+        if code == 403:
+            return LoginRefused(f"{shown} does not allow this on {channel!r}: {text}")
+        return InvalidValue(f"{shown} refused this on {channel!r}: {text}")
+    return Unreachable(f"the connection to {shown} was lost while it was asked about {channel!r}: {error!r}")

@@ -1,0 +1,321 @@
+"""Sends to RabbitMQ with publisher confirms: a result for every message, without waiting for each.
+
+Confirms may come for one message or for all up to one (`multiple`), so what is outstanding is kept as runs of
+consecutive numbers with one byte a message; a confirm for a thousand messages is two operations on bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from flyball.backoff import delays_s
+from flyball.brokers.core.checks import full, too_large
+from flyball.brokers.port import (
+    Blocked,
+    BrokerError,
+    Message,
+    NoSuchChannel,
+    SendResult,
+    Unconfirmed,
+    Unreachable,
+)
+from flyball.brokers.rabbitmq.codec import APP_ID, to_properties
+from flyball.brokers.rabbitmq.connection import Link, OpenChannel
+from flyball.brokers.rabbitmq.wire_out import PublishFrames, write
+
+EXCHANGE = "flyball"
+_RUN = 256  # messages published before other tasks and the socket get their turn
+_RUNS_AHEAD = 4  # runs that may be unconfirmed at once: bounds what a lost connection leaves in doubt
+
+_UNKNOWN, _STORED, _REFUSED, _RETURNED = 0, 1, 2, 3
+
+
+class _Run:
+    """Messages published with consecutive numbers, and what is known of each."""
+
+    __slots__ = ("done", "fates", "first", "ids", "left")
+
+    def __init__(self, first: int, ids: list[str], done: asyncio.Future[None]) -> None:
+        self.first = first
+        self.ids = ids
+        self.fates = bytearray(len(ids))
+        self.left = len(ids)
+        self.done = done
+
+    def settle(self, low: int, high: int, fate: int) -> None:
+        """Places low <= i < high have this fate, as far as nothing was known of them."""
+        fates = self.fates
+        if high - low == 1:
+            if fates[low] == _UNKNOWN:
+                fates[low] = fate
+                self.left -= 1
+            return
+        fresh = fates.count(_UNKNOWN, low, high)
+        if fresh == high - low:
+            fates[low:high] = bytes((fate,)) * fresh
+        else:
+            for at in range(low, high):
+                if fates[at] == _UNKNOWN:
+                    fates[at] = fate
+        self.left -= fresh
+
+
+class RabbitSender:
+    """See `port.Sender`. `bind` makes sure that a queue of this name hears what goes to the exchange."""
+
+    def __init__(
+        self,
+        link: Link,
+        channel: str,
+        *,
+        bind: Callable[[str], Awaitable[str | None]],
+        blocked_timeout_s: float,
+        max_body_bytes: int,
+    ) -> None:
+        self._link = link
+        self._channel_name = channel
+        self._bind = bind
+        self._blocked_timeout_s = blocked_timeout_s
+        self._max_body_bytes = max_body_bytes
+        self._frames: PublishFrames
+        self._channel: OpenChannel | None = None
+        self._opening = asyncio.Lock()
+        self._published = 0
+        self._runs: deque[_Run] = deque()
+        self._returned: dict[str, None] = {}
+        self._full = False
+        self._closed = False
+        self._stuck_at = 0
+        self._stuck_since_s = 0.0
+        link.on_lost.append(self._lost)
+        link.on_tick.append(self._tick)
+
+    @property
+    def blocked(self) -> bool:
+        return self._full or self._link.blocked
+
+    async def last_sequence(self) -> int | None:
+        return None
+
+    async def open(self) -> None:
+        """Connect and find out where this channel's messages go."""
+        await self._ready()
+
+    async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:  # noqa: ARG002  queues keep no sequences
+        fates = await self._publish(messages)
+        if all(fate is None for fate in fates):
+            return [SendResult(message.id) for message in messages]
+        if any(isinstance(fate, NoSuchChannel) for fate in fates) and await self._find_queue():
+            # Another program made the queue after this sender was opened: now that it is known, try once more.
+            await self._again(messages, fates, NoSuchChannel)
+        if any(isinstance(fate, Blocked) for fate in fates) and not self._link.blocked:
+            await self._until_there_is_room(messages, fates)
+        return [SendResult(message.id, fate) for message, fate in zip(messages, fates, strict=True)]
+
+    async def _until_there_is_room(self, messages: Sequence[Message], fates: list[BrokerError | None]) -> None:
+        """A full queue refuses; what it refused is offered again until it fits or the time is used up."""
+        deadline = time.monotonic() + self._blocked_timeout_s
+        self._full = True
+        try:
+            for wait_s in delays_s(10_000, longest_s=0.5):
+                if time.monotonic() + wait_s > deadline:
+                    break
+                await asyncio.sleep(wait_s)
+                await self._again(messages, fates, Blocked)
+                if not any(isinstance(fate, Blocked) for fate in fates):
+                    break
+        finally:
+            self._full = False
+
+    async def _again(
+        self, messages: Sequence[Message], fates: list[BrokerError | None], why: type[BrokerError]
+    ) -> None:
+        places = [at for at, fate in enumerate(fates) if isinstance(fate, why)]
+        for at, fate in zip(places, await self._publish([messages[at] for at in places]), strict=True):
+            fates[at] = fate
+
+    async def _publish(self, messages: Sequence[Message]) -> list[BrokerError | None]:
+        """Publish once and wait for the confirms; the error of each message, None if it is stored."""
+        if self._closed:
+            return [Unreachable(f"this sender to {self._channel_name!r} is closed: open another")] * len(messages)
+        if self._link.blocked and not await self._link.unblocked(self._blocked_timeout_s):
+            error = Blocked(
+                f"the broker of {self._channel_name!r} has been out of memory or disk for "
+                f"{self._blocked_timeout_s:g} s: send again when it has recovered"
+            )
+            return [error] * len(messages)
+        try:
+            channel = await self._ready()
+        except BrokerError as error:
+            return [error] * len(messages)
+        fates: list[BrokerError | None] = [None] * len(messages)
+        under_way: deque[tuple[_Run, list[int]]] = deque()
+        for start in range(0, len(messages), _RUN):
+            # A connection that was given up is lost before its channels know: nobody would settle a run there.
+            if channel is self._channel and channel.is_open:
+                under_way.append(self._publish_run(channel, messages, start, fates))
+            else:
+                lost = Unreachable(f"the connection was lost before this was sent to {self._channel_name!r}")
+                fates[start:] = [lost] * (len(messages) - start)
+                break
+            if len(under_way) >= _RUNS_AHEAD:
+                await self._collect(*under_way.popleft(), fates)
+            elif start + _RUN < len(messages):
+                await asyncio.sleep(0)
+        for run, places in under_way:
+            await self._collect(run, places, fates)
+        return fates
+
+    def _publish_run(
+        self, channel: OpenChannel, messages: Sequence[Message], start: int, fates: list[BrokerError | None]
+    ) -> tuple[_Run, list[int]]:
+        frames, limit = self._frames, self._max_body_bytes
+        places: list[int] = []
+        ids: list[str] = []
+        pieces: list[bytes] = []
+        for at in range(start, min(start + _RUN, len(messages))):
+            message = messages[at]
+            if len(message.body) > limit:
+                fates[at] = too_large(message, limit)
+                continue
+            try:
+                frames.append(pieces, to_properties(message), message.body)
+            except BrokerError as error:
+                fates[at] = error
+                continue
+            places.append(at)
+            ids.append(message.id)
+        run = _Run(self._published + 1, ids, asyncio.get_running_loop().create_future())
+        if not ids:
+            run.done.set_result(None)
+            return run, places
+        write(channel.raw.connection, pieces)
+        self._published += len(ids)
+        self._runs.append(run)
+        self._link.waiting += 1
+        return run, places
+
+    async def _collect(self, run: _Run, places: list[int], fates: list[BrokerError | None]) -> None:
+        await run.done
+        known = run.fates
+        if known.count(_STORED) == len(known):
+            return
+        name = self._channel_name
+        for at, fate, id in zip(places, known, run.ids, strict=True):
+            if fate == _UNKNOWN:
+                fates[at] = Unconfirmed(
+                    f"message {id} was sent to {name!r} and not confirmed: it may be stored; send it again"
+                )
+            elif fate == _REFUSED:
+                fates[at] = full(name, self._blocked_timeout_s)
+            elif fate == _RETURNED:
+                fates[at] = NoSuchChannel(
+                    f"no queue or group takes what is sent to {name!r}: declare it first "
+                    "(broker.declare, or flyball publish --declare queue)"
+                )
+
+    def _tick(self) -> None:
+        """Called by the link while it is watched: nobody waits for ever for a broker that takes nothing."""
+        now_s = time.monotonic()
+        if not self._runs:
+            self._stuck_since_s = now_s
+        elif not self._link.blocked and self._runs[0].first != self._stuck_at:
+            self._stuck_at, self._stuck_since_s = self._runs[0].first, now_s
+        elif now_s - self._stuck_since_s > self._blocked_timeout_s:
+            # Alive, but no confirm: by now the results are worth more than the hope.
+            runs, self._runs = self._runs, deque()
+            for run in runs:
+                self._finish(run)
+
+    async def _ready(self) -> OpenChannel:
+        channel = self._channel
+        if channel is not None and channel.is_open:
+            return channel
+        async with self._opening:
+            if self._channel is not None and self._channel.is_open:
+                return self._channel
+            await self._link.open()
+            channel = await self._link.channel()
+            channel.on_close = lambda _: self._lost() if self._channel is channel else None
+            channel.raw.add_on_return_callback(self._on_return)
+            await channel.call(channel.raw.confirm_delivery, self._on_confirm)
+            self._published = 0
+            self._frames = self._frames_on(channel, EXCHANGE)
+            self._channel = channel
+            # After a loss the exchange may be gone too: a broker restarted without its data, or a deletion.
+            await self._find_queue()
+            return channel
+
+    async def _find_queue(self) -> bool:
+        """Where messages of this channel go: to our exchange, or past it where we may not bind the queue."""
+        exchange = await self._bind(self._channel_name)
+        if self._channel is not None:
+            self._frames = self._frames_on(self._channel, EXCHANGE if exchange is None else exchange)
+        return exchange is not None
+
+    def _frames_on(self, channel: OpenChannel, exchange: str) -> PublishFrames:
+        raw = channel.raw
+        return PublishFrames(
+            raw.channel_number, exchange, self._channel_name, raw.connection.params.frame_max, APP_ID
+        )
+
+    def _on_return(self, _channel: Any, _method: Any, properties: Any, _body: bytes) -> None:
+        # The broker returns a message just before it confirms it.
+        self._returned[properties.message_id] = None
+
+    def _on_confirm(self, frame: Any) -> None:
+        method = frame.method
+        tag = method.delivery_tag
+        fate = _STORED if method.NAME == "Basic.Ack" else _REFUSED
+        runs = self._runs
+        if method.multiple:
+            while runs and runs[0].first <= tag:
+                run = runs[0]
+                run.settle(0, min(tag - run.first + 1, len(run.ids)), fate)
+                if run.left:
+                    break
+                runs.popleft()
+                self._finish(run)
+            return
+        for run in runs:
+            if tag < run.first + len(run.ids):
+                if tag >= run.first:
+                    run.settle(tag - run.first, tag - run.first + 1, fate)
+                    if not run.left:
+                        runs.remove(run)
+                        self._finish(run)
+                return
+
+    def _finish(self, run: _Run) -> None:
+        self._link.waiting -= 1
+        if self._returned:
+            for at, id in enumerate(run.ids):
+                if id in self._returned:
+                    run.fates[at] = _RETURNED
+            for id in run.ids:
+                self._returned.pop(id, None)
+        if not run.done.done():
+            run.done.set_result(None)
+
+    def _lost(self) -> None:
+        """The channel is gone: what was not confirmed stays unknown."""
+        self._channel = None
+        self._returned.clear()
+        runs, self._runs = self._runs, deque()
+        for run in runs:
+            self._finish(run)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        channel, self._channel = self._channel, None
+        self._link.on_lost.remove(self._lost)
+        self._link.on_tick.remove(self._tick)
+        if channel is not None:
+            await channel.close()
+        self._lost()

@@ -1,0 +1,3 @@
+"""Adapter `rabbitmq-stream://`: streams of RabbitMQ, through rstream."""
+
+from flyball.brokers.rabbitmq_stream.broker import connect as connect

@@ -1,0 +1,121 @@
+"""Reading RabbitMQ streams by offset: chunks as the server keeps them, with every entry's offset."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+from rstream import schema
+from rstream.constants import OffsetType
+
+from flyball.brokers.port import Unreachable
+from flyball.brokers.rabbitmq_stream.connection import (
+    FAILURES,
+    StreamClient,
+    StreamSettings,
+    offset_spec,
+    stream_name,
+    typed,
+)
+
+_SILENCE_S = 15.0
+_EMPTY_S = 0.5
+_CREDIT = 4
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Entries with consecutive offsets from `first`."""
+
+    first: int
+    entries: list[bytes]
+    stored_time_s: float
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.entries)
+
+
+def to_chunk(frame: schema.Deliver, start: int) -> Chunk:
+    """A chunk from `start` on: the server sends the whole chunk that holds the offset asked for."""
+    skip = max(start - frame.chunk_first_offset, 0)
+    entries = frame.get_messages()
+    return Chunk(frame.chunk_first_offset + skip, entries[skip:] if skip else entries, frame.timestamp / 1000)
+
+
+class Reading:
+    """One subscription on a connection of its own."""
+
+    def __init__(self, client: StreamClient, frames: asyncio.Queue[schema.Deliver | None]) -> None:
+        self._client = client
+        self._frames = frames
+
+    @classmethod
+    async def begin(cls, settings: StreamSettings, log: str, partition: int, spec: schema.OffsetSpec) -> Reading:
+        frames: asyncio.Queue[schema.Deliver | None] = asyncio.Queue()
+        client = await StreamClient.open_to(settings, lambda: frames.put_nowait(None))
+        arrived: Callable[[schema.Deliver], None] = frames.put_nowait
+        client.add_handler(schema.Deliver, arrived, name="0")
+        await client.run_queue_listener_task(0, arrived)
+        try:
+            await client.subscribe(stream_name(log, partition), 0, spec, _CREDIT)
+        except FAILURES as error:
+            await client.abandon()
+            raise typed(error, settings, log) from None
+        return cls(client, frames)
+
+    async def next(self, timeout_s: float) -> schema.Deliver | None:
+        """The next chunk; None: none came in time."""
+        try:
+            frame = await asyncio.wait_for(self._frames.get(), timeout_s)
+        except TimeoutError:
+            return None
+        if frame is None:
+            raise Unreachable(f"the connection to {self._client.settings.url} was lost while reading")
+        await self._client.credit(0, 1)
+        return frame
+
+    async def end(self) -> None:
+        await self._client.abandon()
+
+
+async def bounds(settings: StreamSettings, log: str, partition: int, message_count: int | None) -> tuple[int, int]:
+    """(first offset still there, offset the next record will get).
+
+    The server tells neither: they are read off the first and the last chunk. What AMQP says about the queue,
+    `message_count`, is no measure of the end, and is 0 for no record as well as for one; but any other number
+    means that a chunk will come, however long it takes.
+    """
+    found: list[schema.Deliver] = []
+    for kind in (OffsetType.FIRST, OffsetType.LAST):
+        reading = await Reading.begin(settings, log, partition, offset_spec(kind))
+        frame = await reading.next(_SILENCE_S if message_count else _EMPTY_S)
+        await reading.end()
+        if frame is None:
+            return 0, 0
+        found.append(frame)
+    return found[0].chunk_first_offset, found[1].chunk_first_offset + found[1].num_records
+
+
+async def read_chunks(
+    settings: StreamSettings, log: str, partition: int, start: int, stop: int
+) -> AsyncGenerator[Chunk, None]:
+    """Chunks of the records with start <= offset < stop; `stop` has to be within the log's bounds."""
+    if start >= stop:
+        return
+    reading = await Reading.begin(settings, log, partition, offset_spec(OffsetType.OFFSET, start))
+    try:
+        at = start
+        while at < stop:
+            frame = await reading.next(_SILENCE_S)
+            if frame is None:
+                raise Unreachable(f"{settings.url} sent nothing of log {log!r} for {_SILENCE_S:.0f} s")
+            chunk = to_chunk(frame, start)
+            at = chunk.end
+            if at > stop:
+                del chunk.entries[stop - chunk.first :]
+            if chunk.entries:
+                yield chunk
+    finally:
+        await reading.end()

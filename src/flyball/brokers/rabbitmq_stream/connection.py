@@ -1,0 +1,223 @@
+"""A connection to RabbitMQ's stream port, on rstream's protocol layer, and its URL.
+
+    rabbitmq-stream://user:password@host:5552/vhost?amqp_port=5672&management=15672
+
+Options: `amqp_port` (groups keep their state in AMQP queues), `management` (port of the HTTP API: listing and
+wildcards need it), `confirm_timeout_s` (how long a silent server may owe an answer before it counts as frozen),
+`tls` (0, 1; for all ports) with `ca_file`, `cert_file`, `key_file`, `dedup_ids` (finished ids that a
+receiver remembers).
+
+A log of N partitions is N plain streams, `log-0` … `log-(N-1)`: super streams are not usable on RabbitMQ 3.10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rstream import exceptions, schema
+from rstream.client import Client
+from rstream.connection import Connection, ConnectionClosed
+from rstream.constants import Key, OffsetType
+
+from flyball.backoff import delays_s
+from flyball.brokers.core.dedup import MAX_IDS
+from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such_channel
+from flyball.brokers.url import BrokerUrl
+from flyball.errors import InvalidValue
+
+# Its warnings are our exceptions.
+logging.getLogger("rstream").addHandler(logging.NullHandler())
+logging.getLogger("rstream").propagate = False
+
+_FRAME_MAX = 64 << 20
+_HEARTBEAT_S = 10
+_ANSWER_S = 10.0
+_MOST_PARTITIONS = 250  # one byte numbers the publishers and subscriptions of a connection
+_ENVELOPE_BYTES = 1 << 16
+_OK = 1
+_NOT_AVAILABLE = 6
+_PATIENCE = 30
+"""Times that a stream which is there but not served is asked for again, in all about 13 s."""
+_TLS_FILES = ("ca_file", "cert_file", "key_file")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """A checked rabbitmq-stream:// URL."""
+
+    url: BrokerUrl
+    host: str
+    port: int
+    vhost: str
+    amqp_port: int
+    management_port: int | None
+    confirm_timeout_s: float
+    dedup_ids: int
+    tls: ssl.SSLContext | None
+
+    @classmethod
+    def of(cls, url: BrokerUrl) -> StreamSettings:
+        url.check_options("amqp_port", "management", "confirm_timeout_s", "dedup_ids", "tls", *_TLS_FILES)
+        if len(url.hosts) != 1:
+            raise InvalidValue(f"{url} has to name one host, like rabbitmq-stream://localhost:5552/")
+        host, port = url.hosts[0]
+        if url.options.get("tls", "0") not in ("0", "1"):
+            raise InvalidValue(f"option tls of {url} has to be 0 or 1, not {url.options['tls']!r}")
+        secure = url.options.get("tls", "0") == "1"
+        return cls(
+            url=url,
+            host=host,
+            port=port or (5551 if secure else 5552),
+            vhost=url.path[1:] or "/",
+            amqp_port=url.integer("amqp_port", 5671 if secure else 5672),
+            management_port=url.integer("management", 0) or None,
+            confirm_timeout_s=url.number("confirm_timeout_s", 1.0),
+            dedup_ids=url.integer("dedup_ids", MAX_IDS),
+            tls=url.tls_context() if secure else None,
+        )
+
+
+class _WideConnection(Connection):
+    """Reads whole frames (rstream reads 256 bytes at a time), and confirms without a walk per number."""
+
+    async def _read(self, n: int) -> bytearray:
+        assert self._reader is not None
+        try:
+            return bytearray(await self._reader.readexactly(n))
+        except asyncio.IncompleteReadError:
+            raise ConnectionClosed from None
+
+    async def read_frame(self) -> schema.Frame:
+        raw = bytes(await self._read_frame_raw())
+        if int.from_bytes(raw[:2]) == Key.PublishConfirm.value:
+            (count,) = struct.unpack_from(">I", raw, 5)
+            return schema.PublishConfirm(raw[4], list(struct.unpack_from(f">{count}Q", raw, 9)))
+        return _decode(raw)
+
+
+def _decode(raw: bytes) -> schema.Frame:
+    from rstream.encoding import decode_frame
+
+    return decode_frame(raw)
+
+
+class StreamClient(Client):
+    """One connection; `lost` is called when it breaks."""
+
+    def __init__(self, settings: StreamSettings, lost: Callable[[], None]) -> None:
+        super().__init__(
+            settings.host,
+            settings.port,
+            ssl_context=settings.tls,
+            frame_max=_FRAME_MAX,
+            heartbeat=_HEARTBEAT_S,
+            connection_name="flyball",
+            connection_closed_handler=lambda _: self._on_lost(),
+        )
+        self.settings = settings
+        self._lost = lost
+        self.add_stream("any")  # rstream reports a lost connection only if it has streams
+
+    @classmethod
+    async def open_to(cls, settings: StreamSettings, lost: Callable[[], None] = lambda: None) -> StreamClient:
+        client = cls(settings, lost)
+        try:
+            await asyncio.wait_for(client._log_in(), _ANSWER_S)
+        except (OSError, ConnectionClosed, TimeoutError) as error:
+            await client.abandon()
+            raise Unreachable(
+                f"nobody answers at {settings.url} ({str(error) or type(error).__name__}): is RabbitMQ "
+                "running there with the stream plugin?"
+            ) from None
+        except (exceptions.ServerError, AssertionError) as error:
+            await client.abandon()
+            raise LoginRefused(
+                f"{settings.url} refused the login: check user, password and virtual host ({type(error).__name__})"
+            ) from None
+        return client
+
+    async def _log_in(self) -> None:
+        self._conn = _WideConnection(self.host, self.port, self._ssl_context)
+        await self._conn.open()
+        self.start_task("listener", self._listener())
+        self.add_handler(schema.Heartbeat, self._on_heartbeat)
+        self.add_handler(schema.MetadataUpdate, self._on_stream_gone)
+        url = self.settings.url
+        await self.authenticate(self.settings.vhost, url.user or "guest", url.password or "guest")
+
+    def _on_lost(self) -> None:
+        for task in self._tasks.values():
+            if task is not asyncio.current_task():
+                task.cancel()
+        self._lost()
+
+    def _on_stream_gone(self, _: schema.MetadataUpdate) -> None:
+        """A stream lost its leader or was deleted: the server has forgotten who published and read it here."""
+        self.cut()
+
+    def cut(self) -> None:
+        """End the connection as if it had broken: all is set up again on the next one."""
+        if self._conn is not None and self._conn._writer is not None:
+            self._conn._writer.transport.abort()
+
+    async def abandon(self) -> None:
+        """Drop the connection without a word to the server, which may be frozen."""
+        self._is_not_closed = False
+        for name in list(self._tasks):
+            if self._tasks[name] is not asyncio.current_task():
+                await self.stop_task(name)
+        self.cut()
+        self._conn = None
+
+    @property
+    def max_body_bytes(self) -> int:
+        return self.frame_max - _ENVELOPE_BYTES
+
+    async def partitions(self, log: str) -> int:  # type: ignore[override]  # ours: a number, of plain streams
+        """How many partitions a log has; 0: there is no such log."""
+        names = [stream_name(log, number) for number in range(_MOST_PARTITIONS)]
+        for pause_s in delays_s(_PATIENCE, longest_s=0.5):
+            asked = schema.Metadata(self._corr_id_seq.next(), streams=names)
+            try:
+                answer = await self.sync_request(asked, resp_schema=schema.MetadataResponse, raise_exception=False)
+            except TimeoutError:
+                raise Unreachable(f"{self.settings.url} does not answer") from None
+            codes = {each.name: each.response_code for each in answer.metadata}
+            # A server that has just come back knows its streams before it can serve them.
+            if _NOT_AVAILABLE not in codes.values():
+                return next((n for n, name in enumerate(names) if codes.get(name) != _OK), len(names))
+            await asyncio.sleep(pause_s)
+        raise Unreachable(f"log {log!r} on {self.settings.url} exists and is not available")
+
+    async def existing(self, log: str) -> int:
+        found = await self.partitions(log)
+        if not found:
+            raise no_such_channel("log", log, f"on {self.settings.url}")
+        return found
+
+
+def stream_name(log: str, partition: int) -> str:
+    return f"{log}-{partition}"
+
+
+def offset_spec(kind: OffsetType, offset: int | None = None) -> schema.OffsetSpec:
+    return schema.OffsetSpec.from_params(kind, offset)
+
+
+# What a request may raise; a refused login closes the connection.
+FAILURES = (exceptions.ServerError, TimeoutError, OSError, ConnectionClosed)
+
+
+def typed(error: Exception, settings: StreamSettings, log: str) -> BrokerError:
+    if isinstance(error, exceptions.StreamDoesNotExist):
+        return no_such_channel("log", log, f"on {settings.url}")
+    # A stream without a leader (its server is just starting) is as good as a server that is away.
+    away = (TimeoutError, OSError, ConnectionClosed, exceptions.StreamNotAvailable, exceptions.LeaderNotAvailable)
+    if isinstance(error, away):
+        return Unreachable(f"{settings.url} does not answer (log {log!r})")
+    return BrokerError(f"{settings.url} reported {type(error).__name__} (log {log!r})")

@@ -1,0 +1,274 @@
+"""Receiving from RabbitMQ streams as a member of a group.
+
+The server sends a stream in whole chunks, each for one credit. A few chunks per partition wait here undecoded; an
+entry is decoded when it is handed out, and a credit is returned when its chunk is used up. So the window holds
+exactly, and what waits is bounded by the credits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from rstream import schema
+from rstream.constants import OffsetType
+
+from flyball.backoff import delays_s
+from flyball.brokers.core.fast import DELIVERY, DeliveryDraft
+from flyball.brokers.core.log_receiver import LogReceiver
+from flyball.brokers.core.positions import Place
+from flyball.brokers.port import BrokerError, Delivery
+from flyball.brokers.rabbitmq_stream.chunks import Chunk, to_chunk
+from flyball.brokers.rabbitmq_stream.codec import decode
+from flyball.brokers.rabbitmq_stream.connection import (
+    FAILURES,
+    StreamClient,
+    StreamSettings,
+    offset_spec,
+    stream_name,
+)
+from flyball.brokers.rabbitmq_stream.group import GroupSeat
+
+_CREDIT = 3
+_WRITE_S = 1.0
+_DISCOVER_S = 1.0
+_RELEASE_S = 10.0
+
+
+class _Partition:
+    """One partition that is ours: its subscription and the chunks that wait."""
+
+    __slots__ = ("at", "chunk", "id", "place", "waiting")
+
+    def __init__(self, place: Place, id: int, position: int) -> None:
+        self.place = place
+        self.id = id
+        self.at = position
+        self.chunk: Chunk | None = None
+        self.waiting: deque[Chunk] = deque()
+
+
+class StreamReceiver(LogReceiver):
+    """One member of a group. `find_logs` tells which logs match now, for patterns."""
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        group: str,
+        window: int,
+        find_logs: Callable[[], Awaitable[Mapping[str, int]]] | None,
+    ) -> None:
+        super().__init__(window, settings.dedup_ids)
+        self._settings = settings
+        self._find_logs = find_logs
+        self._loop = asyncio.get_running_loop()
+        self._seat = GroupSeat(settings, group, self)
+        self._client: StreamClient | None = None
+        self._partitions: dict[Place, _Partition] = {}
+        self._by_id: dict[int, _Partition] = {}
+        self._last_id = -1
+        self._storing: asyncio.Task[None] | None = None
+        self._unsaved = False
+        self._opening = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def join(self, logs: Mapping[str, int], begins: Mapping[Place, int]) -> None:
+        await asyncio.to_thread(self._seat.start, logs, begins)
+        if self._find_logs is not None:
+            self._start(self._discover(self._find_logs, set(logs)))
+
+    # --- told by the group's thread ---------------------------------------------------------------------------
+
+    def gained(self, place: Place, position: int) -> None:
+        self._loop.call_soon_threadsafe(lambda: self._start(self._begin(place, position)))
+
+    def released(self, place: Place) -> int | None:
+        if self._closed:
+            return None
+        with suppress(TimeoutError):
+            return asyncio.run_coroutine_threadsafe(self._stop_reading(place), self._loop).result(_RELEASE_S)
+        return None
+
+    def lost(self) -> None:
+        self._loop.call_soon_threadsafe(self._lost_all)
+
+    # --- on the event loop ------------------------------------------------------------------------------------
+
+    def _start(self, work: object) -> None:
+        if self._closed:
+            work.close()  # type: ignore[attr-defined]  # a coroutine that will not run
+            return
+        task = self._loop.create_task(work)  # type: ignore[arg-type, var-annotated]  # the same
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin(self, place: Place, position: int) -> None:
+        """Subscribe, again and again if the server is away, until the partition is gone or we are closed."""
+        self._last_id = (self._last_id + 1) % 256
+        partition = _Partition(place, self._last_id, position)
+        self._partitions[place] = self._by_id[partition.id] = partition
+        self._delivered[place] = position
+        await self._subscribe(partition)
+
+    async def _subscribe(self, partition: _Partition) -> None:
+        for delay_s in delays_s(1000, longest_s=2.0):
+            if self._closed or self._partitions.get(partition.place) is not partition:
+                return
+            try:
+                client = await self._connected()
+                stream = stream_name(*partition.place)
+                await client.subscribe(stream, partition.id, offset_spec(OffsetType.OFFSET, partition.at), _CREDIT)
+                return
+            except (BrokerError, *FAILURES):
+                await asyncio.sleep(delay_s)
+
+    async def _connected(self) -> StreamClient:
+        async with self._opening:
+            if self._client is None or not self._client.is_connection_alive():
+                client = await StreamClient.open_to(self._settings, self._connection_lost)
+                client.add_handler(schema.Deliver, self._deliver, name="0")
+                await client.run_queue_listener_task(0, self._deliver)
+                self._client = client
+            return self._client
+
+    def _connection_lost(self) -> None:
+        """The stream connection broke; partitions stay ours. Chunks that wait are still good: go on after them."""
+        self._client = None
+        for partition in self._partitions.values():
+            self._start(self._subscribe(partition))
+
+    def _deliver(self, frame: schema.Deliver) -> None:
+        partition = self._by_id.get(frame.subscription_id)
+        if partition is None:
+            return
+        chunk = to_chunk(frame, partition.at)
+        partition.at = max(partition.at, frame.chunk_first_offset + frame.num_records)
+        if chunk.entries:
+            partition.waiting.append(chunk)
+            self._arrived()
+        else:
+            self._credit(partition)
+
+    def _credit(self, partition: _Partition) -> None:
+        client = self._client
+        if client is not None and client.is_connection_alive():
+            self._start(client.credit(partition.id, 1))
+
+    async def _take(self, limit: int) -> Sequence[Delivery]:
+        if self._again:
+            return self._take_again(limit)
+        taken: list[Delivery] = []
+        for partition in self._partitions.values():
+            while partition.waiting and len(taken) < limit:
+                self._decode(partition, limit - len(taken), taken)
+        if not taken:
+            return taken
+        fresh = self._without_repeats(taken, time.monotonic())
+        if len(fresh) < len(taken):
+            self._settle()
+            self._arrived()
+        return fresh
+
+    def _decode(self, partition: _Partition, limit: int, into: list[Delivery]) -> None:
+        chunk = partition.waiting[0]
+        log, number = partition.place
+        entries, offset, tag = chunk.entries[:limit], chunk.first, self._next_tag
+        for raw in entries:
+            delivery = DeliveryDraft()
+            delivery.message = decode(raw, log, offset)
+            delivery.channel = log
+            delivery.tag = tag
+            delivery.redelivered = False
+            delivery.attempt = 1
+            delivery.partition = number
+            delivery.offset = offset
+            delivery.__class__ = DELIVERY
+            into.append(delivery)  # type: ignore[arg-type]  # it just became one
+            offset += 1
+            tag += 1
+        self._next_tag, self._delivered[partition.place] = tag, offset
+        if len(entries) == len(chunk.entries):
+            partition.waiting.popleft()
+            self._credit(partition)
+        else:
+            chunk.entries = chunk.entries[limit:]
+            chunk.first = offset
+
+    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        await super()._acknowledge(deliveries)
+        # Acknowledged means: not delivered again, also if this process is killed right after.
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
+
+    def _settle(self) -> None:
+        """Store positions; what settles while they are being written goes together into the next write."""
+        self._unsaved = True
+        if self._storing is None:
+            self._storing = self._loop.create_task(self._store())
+
+    async def _store(self) -> None:
+        try:
+            while self._unsaved:
+                self._unsaved = False
+                positions = self._positions()
+                changed = {place: at for place, at in positions.items() if at != self._stored.get(place)}
+                if changed:
+                    self._stored.update(changed)
+                    await self._write(changed)
+        finally:
+            self._storing = None
+
+    async def _write(self, positions: Mapping[Place, int]) -> None:
+        written = asyncio.Event()
+        self._seat.store(positions, lambda: self._loop.call_soon_threadsafe(written.set))
+        # A connection that is lost meanwhile takes the partitions along: nobody is helped by waiting longer.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WRITE_S):
+                await written.wait()
+
+    async def _stop_reading(self, place: Place) -> int | None:
+        """Another member gets this partition: where it has to go on."""
+        partition = self._partitions.pop(place, None)
+        if partition is None:
+            return None
+        self._by_id.pop(partition.id, None)
+        position = self._positions()[place]
+        self._drop({place})
+        if self._client is not None and self._client.is_connection_alive():
+            with suppress(*FAILURES):
+                await self._client.unsubscribe(partition.id)
+        return position
+
+    def _lost_all(self) -> None:
+        for partition in list(self._partitions.values()):
+            self._start(self._forget_subscription(partition))
+        self._drop(set(self._partitions))
+        self._partitions.clear()
+        self._by_id.clear()
+
+    async def _forget_subscription(self, partition: _Partition) -> None:
+        if self._client is not None and self._client.is_connection_alive():
+            with suppress(*FAILURES):
+                await self._client.unsubscribe(partition.id)
+
+    async def _discover(self, find_logs: Callable[[], Awaitable[Mapping[str, int]]], known: set[str]) -> None:
+        while not self._closed:
+            await asyncio.sleep(_DISCOVER_S)
+            with suppress(BrokerError):
+                for log, partitions in (await find_logs()).items():
+                    if log not in known:
+                        known.add(log)
+                        self._seat.add(log, partitions)
+
+    async def _release(self, unsettled: Sequence[Delivery]) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._storing is not None:
+            self._storing.cancel()
+        positions = self._positions(unsettled)
+        await asyncio.to_thread(self._seat.stop, positions)
+        if self._client is not None:
+            await self._client.abandon()

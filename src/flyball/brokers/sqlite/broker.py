@@ -1,0 +1,145 @@
+"""`sqlite:///path.db`: the embedded broker. Durable, shared by processes of one machine, no server.
+
+    durability=power      (default) what was confirmed survives kill -9 and power loss: an fsync before each answer
+    durability=process    survives kill -9 only: faster on slow disks
+    blocked_timeout_s=30  how long a sender waits for room in a full queue before it gives up
+    busy_timeout_s=10     how long to wait for other processes that write
+    lease_s=10            after which the messages of a receiver that went silent return
+    max_body_bytes=16777216
+
+All work on the file happens in two threads, one that writes (`sqlite_writer`: group commit) and one that reads.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+from flyball.brokers.core.broker import BaseBroker
+from flyball.brokers.port import (
+    Broker,
+    Capabilities,
+    ChannelInfo,
+    Kind,
+    Receiver,
+    Record,
+    Sender,
+    Start,
+    Unreachable,
+)
+from flyball.brokers.sqlite import append as sqlite_append
+from flyball.brokers.sqlite import claims as sqlite_claims
+from flyball.brokers.sqlite.admin import Channel
+from flyball.brokers.sqlite.connection import Session
+from flyball.brokers.sqlite.log_reader import SqliteLogReader
+from flyball.brokers.sqlite.receiver import SqliteReceiver
+from flyball.brokers.sqlite.schema import OPTIONS, path_of
+from flyball.brokers.sqlite.sender import SqliteSender
+from flyball.brokers.url import BrokerUrl
+from flyball.errors import InvalidValue
+
+
+async def connect(url: BrokerUrl) -> Broker:
+    url.check_options(*OPTIONS)
+    durability = url.options.get("durability", "power")
+    if durability not in ("power", "process"):
+        raise InvalidValue(f"option durability of {url} has to be power or process, not {durability!r}")
+    return SqliteBroker(url, await Session.open(url))
+
+
+def check_exists(url: BrokerUrl) -> None:
+    if not path_of(url).exists():
+        raise Unreachable(f"there is no broker file {path_of(url)}: check the path, or publish something first")
+
+
+class SqliteBroker(BaseBroker[SqliteReceiver]):
+    def __init__(self, url: BrokerUrl, session: Session) -> None:
+        super().__init__()
+        self._url, self._session = url, session
+        self._logs: dict[str, SqliteLogReader] = {}
+        self.capabilities = Capabilities(
+            queues=True,
+            logs=True,
+            durable=url.options.get("durability") != "process",
+            dedup=True,
+            shared_between_processes=True,
+            max_body_bytes=session.max_body_bytes,
+        )
+
+    @property
+    def commits(self) -> int:
+        """Transactions of this connection so far: with many senders at once, fewer than calls."""
+        return self._session.writer.commits
+
+    async def sender(self, channel: str, *, producer: str | None = None) -> Sender:
+        found = await self._session.look(lambda db: self._session.seen.channel(db, channel))
+        return SqliteSender(self._session, found, producer)
+
+    async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
+        topology = self._session.topology
+        return await self._open(lambda db: topology.queue_outlet(db, queue), window)
+
+    async def subscribe(self, pattern: str, group: str, *, window: int = 100, start: Start = "latest") -> Receiver:
+        topology = self._session.topology
+        return await self._open(lambda db: topology.group_outlet(db, pattern, group, start), window)
+
+    async def _open(self, outlet_of: Callable[[sqlite3.Connection], int], window: int) -> Receiver:
+        receiver = SqliteReceiver(self._session, await self._session.write(outlet_of), window)
+        await receiver.register()
+        return self._opened(receiver)
+
+    async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
+        records: Iterator[Sequence[Record]] = self._log(log).read_records(partition, start, stop)
+        while (chunk := await self._session.off_loop(lambda: next(records, None))) is not None:
+            yield chunk
+
+    async def bounds(self, log: str, partition: int) -> tuple[int, int]:
+        return await self._session.off_loop(lambda: self._log(log).bounds(partition))
+
+    def _log(self, log: str) -> SqliteLogReader:
+        """One reader a log, kept open, used in the reading thread only."""
+        if log not in self._logs:
+            self._logs[log] = SqliteLogReader(self._url, log)
+        return self._logs[log]
+
+    async def declare(
+        self,
+        channel: str,
+        kind: Kind = "queue",
+        *,
+        partitions: int = 1,
+        max_bytes: int | None = None,
+        retention_s: float | None = None,
+        durable: bool = True,  # noqa: ARG002  everything in a file is
+    ) -> None:
+        wanted = Channel(0, channel, kind, partitions, max_bytes, retention_s)
+        await self._session.write(lambda db: self._session.topology.declare(db, wanted))
+
+    async def delete(self, channel: str) -> None:
+        await self._session.write(lambda db: self._session.topology.delete(db, channel))
+
+    async def purge(self, channel: str) -> int | None:
+        topology = self._session.topology
+
+        def job(db: sqlite3.Connection) -> int:
+            found = topology.channel(db, channel)
+            if found.kind == "log":
+                return sqlite_append.trim(db, topology, found, everything=True)
+            return sqlite_claims.empty(db, topology.queue_outlet(db, channel))
+
+        return await self._session.write(job)
+
+    async def depth(self, channel: str, group: str | None = None) -> int:
+        return await self._session.look(lambda db: self._session.seen.depth(db, channel, group))
+
+    async def oldest_age_s(self, channel: str) -> float | None:
+        return await self._session.look(lambda db: self._session.seen.oldest_age_s(db, channel))
+
+    async def channels(self) -> list[ChannelInfo]:
+        return await self._session.look(self._session.seen.list)
+
+    async def close(self) -> None:
+        await self._close_receivers()
+        for reader in self._logs.values():
+            await self._session.off_loop(reader.close)
+        await self._session.close()

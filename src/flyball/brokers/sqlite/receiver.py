@@ -1,0 +1,195 @@
+"""Receives from one outlet of a SQLite broker: claims ranges of batches and makes deliveries of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sqlite3
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+from flyball.brokers.core.fast import make_many
+from flyball.brokers.core.receiver import BaseReceiver
+from flyball.brokers.port import Delivery
+from flyball.brokers.sqlite import claims as sqlite_claims
+from flyball.brokers.sqlite.claims import Lost, Range
+from flyball.brokers.sqlite.codec import Batch
+from flyball.brokers.sqlite.connection import Session
+
+_CACHE_BYTES = 16 << 20  # of batches that a small window comes back to
+_LOOK_FOR_DEAD_S = 0.25
+_SHORTEST_POLL_S, _LONGEST_POLL_S = 0.001, 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    batch: Batch
+    channel: str
+    partition: int | None
+    first_offset: int
+
+
+class SqliteReceiver(BaseReceiver):
+    """Messages of this process wake it; those of others it finds by looking every 1 to 20 ms."""
+
+    def __init__(self, session: Session, outlet: int, window: int) -> None:
+        super().__init__(window)
+        self._session, self._outlet = session, outlet
+        self._number = 0  # of our lease; see sqlite_claims
+        self._tags = itertools.count(1)
+        self._places: dict[int, tuple[int, int]] = {}  # tag → (batch, index in it)
+        self._loaded: OrderedDict[int, _Loaded] = OrderedDict()
+        self._loaded_bytes = 0
+        self._parked: deque[Delivery] = deque()  # claimed for a `receive` that was cancelled
+        self._claiming: asyncio.Task[list[Delivery]] | None = None
+        self._likely = True  # that something waits, so that looking first would be wasted
+        self._looked_for_dead_s = -1.0
+        self._poll_s = _SHORTEST_POLL_S
+
+    async def register(self) -> None:
+        outlet, lease_s = self._outlet, self._session.lease_s
+        self._number = await self._session.note(lambda db: sqlite_claims.register(db, outlet, lease_s))
+        self._session.wakes[self._number] = (outlet, self._arrived)
+
+    def _arrived(self) -> None:
+        self._likely = True
+        super()._arrived()
+
+    async def _take(self, limit: int) -> Sequence[Delivery]:
+        if not self._parked:
+            # A caller who gives up waiting must not take messages with him: the claim goes on and is parked.
+            if self._claiming is None:
+                self._claiming = asyncio.create_task(self._claim(limit))
+            claimed = await asyncio.shield(self._claiming)
+            self._claiming = None
+            self._parked.extend(claimed)
+        return [self._parked.popleft() for _ in range(min(limit, len(self._parked)))]
+
+    async def _claim(self, limit: int) -> list[Delivery]:
+        now = time.monotonic()
+        look_for_dead = now - self._looked_for_dead_s >= _LOOK_FOR_DEAD_S
+        if look_for_dead:
+            self._looked_for_dead_s = now
+        outlet, number, known = self._outlet, self._number, set(self._loaded)
+        if not self._likely and not await self._session.look(lambda db: _promising(db, outlet, look_for_dead)):
+            self._poll_s = min(2 * (self._poll_s or 0.0), _LONGEST_POLL_S)
+            return []
+        try:
+            ranges, fetched = await self._session.note(
+                lambda db: _claim_and_load(db, number, outlet, limit, look_for_dead, known)
+            )
+        except Lost:
+            await self._begin_again()
+            return []
+        self._likely = bool(ranges)
+        if ranges:
+            self._poll_s = _SHORTEST_POLL_S
+        for batch, data, channel, partition, first_offset in fetched:
+            self._keep(batch, _Loaded(Batch(data), channel, partition, first_offset))
+        deliveries = [delivery for claimed in ranges for delivery in self._deliveries(claimed)]
+        self._forget_old()
+        return deliveries
+
+    def _deliveries(self, claimed: Range) -> list[Delivery]:
+        loaded = self._loaded[claimed.batch]
+        self._loaded.move_to_end(claimed.batch)
+        count = claimed.high - claimed.low
+        first = loaded.first_offset + claimed.low
+        tags = list(itertools.islice(self._tags, count))
+        self._places.update(zip(tags, zip(repeat(claimed.batch), range(claimed.low, claimed.high)), strict=False))
+        return make_many(
+            Delivery,
+            count,
+            loaded.batch.messages(claimed.low, claimed.high),
+            repeat(loaded.channel),
+            tags,
+            repeat(claimed.attempts > 1),
+            repeat(claimed.attempts),
+            repeat(loaded.partition),
+            repeat(None) if loaded.partition is None else range(first, first + count),
+        )
+
+    def _keep(self, batch: int, loaded: _Loaded) -> None:
+        self._loaded[batch] = loaded
+        self._loaded_bytes += loaded.batch.size_bytes
+
+    def _forget_old(self) -> None:
+        while self._loaded_bytes > _CACHE_BYTES:
+            _, oldest = self._loaded.popitem(last=False)
+            self._loaded_bytes -= oldest.batch.size_bytes
+
+    async def _begin_again(self) -> None:
+        """Our lease ran out (a long pause): what we held belongs to others, and we start with nothing."""
+        self._session.wakes.pop(self._number, None)
+        self._parked.clear()
+        self._places.clear()
+        await self.register()
+        self._forget()
+
+    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        await self._tell(sqlite_claims.settle, deliveries)
+
+    async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
+        await self._tell(sqlite_claims.give_back if requeue else sqlite_claims.settle, deliveries)
+        self._session.wake((self._outlet,))
+
+    async def _tell(
+        self,
+        what: Callable[[sqlite3.Connection, int, int, Sequence[tuple[int, int, int]]], None],
+        deliveries: Sequence[Delivery],
+    ) -> None:
+        number, outlet = self._number, self._outlet
+        spans = _spans(sorted(self._places.pop(delivery.tag) for delivery in deliveries))
+        try:
+            await self._session.note(lambda db: what(db, number, outlet, spans))
+        except Lost:
+            if number == self._number:  # else somebody has begun again already
+                await self._begin_again()
+
+    async def _release(self, unsettled: Sequence[Delivery]) -> None:  # noqa: ARG002  all we hold returns
+        if self._claiming is not None:
+            await self._claiming
+        number = self._number
+        self._session.wakes.pop(number, None)
+        await self._session.note(lambda db: sqlite_claims.bury(db, number))
+        self._session.wake((self._outlet,))
+
+
+def _promising(db: sqlite3.Connection, outlet: int, look_for_dead: bool) -> bool:
+    return sqlite_claims.something_waits(db, outlet) or (look_for_dead and bool(sqlite_claims.dead(db, outlet)))
+
+
+def _claim_and_load(
+    db: sqlite3.Connection, receiver: int, outlet: int, limit: int, look_for_dead: bool, known: set[int]
+) -> tuple[list[Range], list[tuple[int, bytes, str, int | None, int]]]:
+    """Claim, and bring the batches that the receiver does not have yet."""
+    ranges = sqlite_claims.claim(db, receiver, outlet, limit, look_for_dead)
+    fetched = []
+    for batch in {claimed.batch for claimed in ranges} - known:
+        fetched.append(
+            db.execute(
+                "SELECT b.id, data, name, CASE kind WHEN 'log' THEN partition END, first_offset "
+                "FROM broker_batches b JOIN broker_payloads p ON p.batch = b.id "
+                "JOIN broker_channels c ON c.id = b.channel WHERE b.id = ?",
+                (batch,),
+            ).fetchone()
+        )
+    return ranges, fetched
+
+
+def _spans(places: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Sorted (batch, index) pairs as (batch, low, high) runs.
+
+    >>> _spans([(1, 0), (1, 1), (1, 3), (2, 0)])
+    [(1, 0, 2), (1, 3, 4), (2, 0, 1)]
+    """
+    spans: list[tuple[int, int, int]] = []
+    for batch, index in places:
+        if spans and spans[-1][0] == batch and spans[-1][2] == index:
+            spans[-1] = (batch, spans[-1][1], index + 1)
+        else:
+            spans.append((batch, index, index + 1))
+    return spans

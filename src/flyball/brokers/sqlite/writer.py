@@ -1,0 +1,132 @@
+"""One thread that does all writing to one SQLite file, sharing commits.
+
+Whatever is asked for while a commit is being written to the disk goes into the next transaction together: one
+fsync for many callers (group commit). A job is a function of the connection. If a transaction fails, its jobs are
+done again one by one, so that each caller hears of his own failure only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flyball.backoff import delays_s
+from flyball.brokers.port import Blocked, Unreachable
+from flyball.brokers.sqlite.schema import explained
+from flyball.futures import answer
+
+Result = TypeVar("Result")
+Job = Callable[[sqlite3.Connection], Any]
+_MOST_TOGETHER = 256  # jobs in one transaction, so that none waits long
+
+
+class Writer:
+    """`durable` jobs are on the disk when they are done; others after the next durable one, or soon.
+
+    `chore` is called every `chore_s` in the thread, in a transaction of its own (leases, retention).
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection,
+        *,
+        busy_timeout_s: float,
+        power_safe: bool,
+        chore: Job,
+        chore_s: float,
+    ) -> None:
+        self._path = path
+        self._busy_timeout_s = busy_timeout_s
+        self._power_safe = power_safe
+        self._chore, self._chore_s = chore, chore_s
+        self._jobs: deque[tuple[Job, bool, asyncio.Future[Any]]] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._loop = asyncio.get_running_loop()
+        self._connection = connection
+        self._connection.execute("PRAGMA busy_timeout=0")  # waiting is done in _begin, in shorter steps
+        self._thread = threading.Thread(target=self._work, name=f"flyball-sqlite {path.name}", daemon=True)
+        self.commits = 0
+        self._thread.start()
+
+    async def do(self, job: Callable[[sqlite3.Connection], Result], *, durable: bool) -> Result:
+        future: asyncio.Future[Result] = self._loop.create_future()
+        with self._changed:
+            if self._closing:
+                raise Unreachable(f"this connection to {self._path} was closed: connect again")
+            self._jobs.append((job, durable, future))
+            self._changed.notify()
+        return await future
+
+    async def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        next_chore = time.monotonic() + self._chore_s
+        while True:
+            with self._changed:
+                if not self._jobs and not self._closing:
+                    self._changed.wait(max(next_chore - time.monotonic(), 0.0))
+                jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), _MOST_TOGETHER))]
+                if not jobs and self._closing:
+                    break
+            if jobs:
+                answer(
+                    [future for _, _, future in jobs], self._together([(job, durable) for job, durable, _ in jobs])
+                )
+            if time.monotonic() >= next_chore:
+                self._together([(self._chore, False)])  # what fails now is tried again next time
+                next_chore = time.monotonic() + self._chore_s
+        self._connection.close()
+
+    def _together(self, jobs: list[tuple[Job, bool]]) -> list[Any]:
+        """The result of each job, or the exception it ended with."""
+        try:
+            return self._transaction(jobs)
+        except Exception as error:  # noqa: BLE001  whatever a job raises belongs to its caller, not to this thread
+            if self._connection.in_transaction:
+                with suppress(sqlite3.Error):  # a broken disk: the next transaction will say so again
+                    self._connection.execute("ROLLBACK")
+            if len(jobs) == 1:
+                return [explained(error, self._path) if isinstance(error, sqlite3.Error) else error]
+            if isinstance(error, Blocked):  # the lock was not to be had: it would be the same for each
+                return [error] * len(jobs)
+        return [result for job in jobs for result in self._together([job])]
+
+    def _transaction(self, jobs: list[tuple[Job, bool]]) -> list[Any]:
+        connection = self._connection
+        full = self._power_safe and any(durable for _, durable in jobs)
+        connection.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
+        self._begin()
+        results = [job(connection) for job, _ in jobs]
+        connection.execute("COMMIT")
+        self.commits += 1
+        return results
+
+    def _begin(self) -> None:
+        # Short, jittered steps: SQLite's own waiting grows to 100 ms, and a busy file would starve us.
+        deadline = time.monotonic() + self._busy_timeout_s
+        attempts = max(1, int(self._busy_timeout_s / 0.005) + 16)
+        for wait_s in delays_s(attempts, first_s=0.0002, longest_s=0.01):
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(wait_s)
+            else:
+                return
+        raise Blocked(f"other processes kept {self._path} locked for {self._busy_timeout_s:g} s: try again")

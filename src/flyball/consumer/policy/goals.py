@@ -1,0 +1,227 @@
+"""What a consumer is to hold, and the target that follows from it at each sample.
+
+Four goals: a rate; the capacity of the handlers (arrival kept at what they can take); a latency (95 % of messages
+waited and were handled within so many seconds); a drain (whatever waits is gone within so many seconds). Where
+the goal is not itself a number that a loop can follow, `aim` computes that number from what was seen: the drain
+becomes the rate
+
+    target = publish rate + depth / time left
+
+which is a feed-forward from the queue's depth and from its publishers (`published_per_s`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from flyball.control.filters import ewma
+from flyball.errors import InvalidValue
+
+# Places of the measured disturbances in `Sample.disturbances`, for feed-forward and scheduling (NaN: unknown).
+LITTLE, RESIDENCE_S, USED, DEPTH, PUBLISH_PER_S, RATE_PER_S, HANDLING_P95_S, DONE_PER_S = range(8)
+
+_KEEP_PUBLISH = 0.5  # part of the old estimate of the publish rate that stays: depth is read once a second
+_PEAK = 1.2  # growth of the publish rate within a second that is no chance: believed at once
+_KEEP_UP = 1.2  # with nothing waiting, a drain goal follows the publishers with this much to spare
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many messages a second are handed to the handlers."""
+
+    per_s: float
+
+    def __post_init__(self) -> None:
+        _positive("rate", self.per_s, "messages a second")
+
+    def __str__(self) -> str:
+        return f"rate={self.per_s:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Arrival is kept at what the handlers can take; `headroom` is the part of the window that may queue."""
+
+    headroom: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.headroom <= 2.0:
+            raise InvalidValue(f"the headroom of a capacity goal is above 0 and at most 2, got {self.headroom}")
+
+    def __str__(self) -> str:
+        return "capacity"
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """95 % of messages wait and are handled within `p95_s`, counted from their event time where they carry one."""
+
+    p95_s: float
+
+    def __post_init__(self) -> None:
+        _positive("latency", self.p95_s, "seconds")
+
+    def __str__(self) -> str:
+        return f"latency={self.p95_s:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainBy:
+    """Whatever waits in the queue is gone within `seconds`; after that, the queue is kept empty."""
+
+    seconds: float
+
+    def __post_init__(self) -> None:
+        _positive("drain-by", self.seconds, "seconds")
+
+    def __str__(self) -> str:
+        return f"drain-by={self.seconds:g}"
+
+
+Goal: TypeAlias = Rate | Capacity | Latency | DrainBy
+_FORMS = "rate=400, capacity, latency=0.5 or drain-by=60"
+
+
+def parse_goal(text: str | Goal) -> Goal:
+    """A goal as users write it.
+
+    >>> parse_goal("rate=400"), parse_goal("capacity"), parse_goal("latency=0.5"), parse_goal("drain-by=60")
+    (Rate(per_s=400.0), Capacity(headroom=0.25), Latency(p95_s=0.5), DrainBy(seconds=60.0))
+    >>> parse_goal("rate")
+    Traceback (most recent call last):
+        ...
+    flyball.errors.InvalidValue: a goal is one of rate=400, capacity, latency=0.5 or drain-by=60, got 'rate'
+    """
+    if not isinstance(text, str):
+        if isinstance(text, Rate | Capacity | Latency | DrainBy):
+            return text
+        raise InvalidValue(f"a goal is one of {_FORMS}, or an object such as flyball.Rate(400), got {text!r}")
+    name, equals, value = text.strip().replace("_", "-").partition("=")
+    if name == "capacity" and not equals:
+        return Capacity()
+    kinds: dict[str, Callable[[float], Goal]] = {
+        "rate": Rate,
+        "latency": Latency,
+        "drain-by": DrainBy,
+        "capacity": Capacity,
+    }
+    if name not in kinds or not equals:
+        raise InvalidValue(f"a goal is one of {_FORMS}, got {text!r}")
+    try:
+        number = float(value.strip().removesuffix("/s").removesuffix("s"))
+    except ValueError:
+        raise InvalidValue(f"the goal {name}=… takes a number, got {value!r}; for example {_FORMS}") from None
+    return kinds[name](number)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of one sample. None: nothing could be seen of it.
+
+    `rate_per_s` counts messages handed to handlers, `done_per_s` those that were finished. `residence_s` is how
+    long a message occupies a place of the window, `handling_p95_s` how long 95 % of the handlers took at most,
+    `latency_p95_s` wait and handling together. `used` is the share of the time in which the window was full:
+    below it, the queue had no more. `publish_per_s` is what publishers sent between the last two looks at the
+    queue, None where there was no new look.
+    """
+
+    time_s: float
+    dt_s: float
+    rate_per_s: float | None
+    residence_s: float | None = None
+    used: float = 1.0
+    depth: float | None = None
+    latency_p95_s: float | None = None
+    handling_p95_s: float | None = None
+    done_per_s: float | None = None
+    publish_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How many waited at a moment, and how many had been handed to handlers by then."""
+
+    time_s: float
+    depth: float
+    handed: int
+
+
+def published_per_s(before: Look, now: Look) -> float | None:
+    """The publishers' rate between two looks at the queue: what was handed over, and what waits more than before.
+
+    >>> published_per_s(Look(0.0, depth=6000.0, handed=0), Look(2.0, depth=5900.0, handed=200))
+    50.0
+    """
+    if now.time_s <= before.time_s:
+        return None
+    return max(0.0, now.handed - before.handed + now.depth - before.depth) / (now.time_s - before.time_s)
+
+
+@dataclass(frozen=True, slots=True)
+class AimState:
+    publish_per_s: float | None = None
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the loop is told: where to go, where it is, and what else was measured."""
+
+    setpoint: float
+    measurement: float | None
+    disturbances: tuple[float, ...]
+
+
+def aim(goal: Goal, state: AimState, seen: Seen) -> tuple[AimState, Target]:
+    """The target of this sample.
+
+    >>> state, target = aim(DrainBy(60.0), AimState(), Seen(0.0, 1.0, rate_per_s=100.0, depth=6000.0))
+    >>> target.setpoint  # nothing is known of the publishers yet: 6000 in 60 s
+    100.0
+    >>> state, target = aim(DrainBy(60.0), state, Seen(1.0, 1.0, 100.0, depth=5950.0, publish_per_s=50.0))
+    >>> round(target.setpoint, 1)  # 50/s are published; 5950 in 59 s
+    150.8
+    """
+    publish = state.publish_per_s
+    if seen.publish_per_s is not None:
+        peak = publish is not None and seen.publish_per_s > _PEAK * publish
+        publish = seen.publish_per_s if peak else ewma(publish, seen.publish_per_s, _KEEP_PUBLISH)
+    deadline = state.deadline_s
+    setpoint, measurement = 0.0, seen.rate_per_s
+    if isinstance(goal, Rate):
+        setpoint = goal.per_s
+    elif isinstance(goal, Latency):
+        setpoint, measurement = goal.p95_s, seen.latency_p95_s
+    elif isinstance(goal, Capacity):
+        setpoint = seen.rate_per_s or 0.0  # the law needs no set point: what is measured is what is taken
+    else:
+        waiting = seen.depth or 0.0
+        if waiting < 1.0:
+            deadline = None
+            setpoint = max(1.0, _KEEP_UP * (publish or seen.rate_per_s or 0.0))
+        else:
+            deadline = seen.time_s + goal.seconds if deadline is None else deadline
+            setpoint = (publish or 0.0) + waiting / max(deadline - seen.time_s, seen.dt_s)
+    residence = seen.residence_s
+    disturbances = tuple(
+        math.nan if value is None else float(value)
+        for value in (
+            None if residence is None or isinstance(goal, Latency) else setpoint * residence,
+            residence,
+            seen.used,
+            seen.depth,
+            publish,
+            seen.rate_per_s,
+            seen.handling_p95_s,
+            seen.done_per_s,
+        )
+    )
+    return AimState(publish, deadline), Target(setpoint, measurement, disturbances)
+
+
+def _positive(name: str, value: float, unit: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InvalidValue(f"the goal {name} is a number of {unit} above 0, got {value!r}")

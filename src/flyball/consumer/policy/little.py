@@ -1,0 +1,206 @@
+"""The default regulator of a rate: Little's law decides, feedback trims.
+
+In a window that is always full, window = rate × residence time. The residence time is *measured per message*, so
+the window that a rate needs is known without having been tried:
+
+    window(k) = goal(k) · R(k) · m(k)
+
+R(k)  residence time: a smoothed mean; where two samples in a row are off it by more than `jump` and agree with
+      each other, they are believed at once, so that a handler that has become twice as slow is met within two
+      or three samples and a moment of stalling, or noise, is not.
+m(k)  the trim, near 1: what Little's law misses (gaps between messages, rounding). Any controller of the catalogue
+      whose knob is m and whose measurement is rate/goal; the plant it sees is y(k+1) = m(k), whatever the gain of
+      the real one, for R(k) carries that gain. So one certificate holds for every plant: see `default_trim`.
+
+A window that differs from the one in force by less than `rest` is not set: jitter of R(k) and m(k) would only wear
+the knob. What is really off goes on adding up in m(k), so it is worth a move after a while.
+
+The trim learns only from samples that say something about it: not while messages are lacking (the window was not
+full; unless the rate is above the goal all the same), not within three samples of a new goal or a jump of R, whose
+effect the metric may show late.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flyball.consumer.policy import reachability as reach
+from flyball.consumer.policy.goals import DONE_PER_S, RESIDENCE_S, USED
+from flyball.consumer.policy.reachability import Reach
+from flyball.control.controllers.common import (
+    HOLD_NOT_FINITE,
+    applied_or,
+    as_scalar,
+    check_between,
+    hold_unusable,
+    scalar_error,
+)
+from flyball.control.controllers.pi import Pi
+from flyball.control.filters import ewma
+from flyball.control.limits import clamp
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold
+from flyball.control.wrappers.common import check_inner
+
+FULL = 0.8  # share of the time in which the window is used up, from which it counts as full
+_UNSETTLED = 3  # samples after a change from which the trim learns nothing
+_MOST_ERROR = 0.25  # a relative error beyond it is no matter for the trim
+_MOST_JUMP = 2.0  # factor by which the residence time is believed to have changed within a sample
+_TRIM = (0.4, 2.5)
+
+
+def default_trim() -> Pi:
+    """Integral action with the pole 0.9 on the plant y(k+1) = m(k).
+
+    The pole is a compromise that noise decides: a metric with relative noise s moves the true rate by
+    s·√(α/(2−α)), with α = 0.1 by 0.23·s, so 30 % of noise leaves 6.9 %. Proven for every plant that Little's
+    law holds for, with two samples of dead time to spare:
+
+    >>> from flyball.control.gains import Gains
+    >>> from flyball.control.models import first_order
+    >>> from flyball.control.verification.verify import verify
+    >>> trim = default_trim()
+    >>> [verify(first_order(0.0, 1.0, delay), Gains(trim.kp, trim.ki)).verdict for delay in (0, 1, 2)]
+    ['accepted', 'accepted', 'accepted']
+    """
+    return Pi(kp=0.0, ki=0.1)
+
+
+@dataclass(frozen=True, slots=True)
+class LittleState:
+    """`doubted_s`: the last residence time, if it was far off the mean; `calm`: samples since a change."""
+
+    command: float
+    trim: Any
+    factor: float = 1.0
+    residence_s: float | None = None
+    doubted_s: float | None = None
+    setpoint: float | None = None
+    calm: int = 0
+    reach: Reach = field(default_factory=Reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Little:
+    """Window = goal × residence time measured per message, trimmed by feedback: the consumer's default.
+
+    Needs the residence time as the measured disturbance `RESIDENCE_S` and the used share of the window as
+    `USED`; a `Consumer` and its twin supply both. It goes to a new goal at once.
+
+    >>> regulator = Little()
+    >>> state = regulator.initial(1.0)
+    >>> seen = (math.nan, 0.017, 1.0)  # 17 ms a message, the window was full
+    >>> state, action = regulator.step(state, Sample(1.0, 1.0, 400.0, 58.8, 1.0, seen))
+    >>> round(action.command, 2), action.parts
+    (6.8, {'ff': 6.8..., 'trim': 0.0})
+    >>> state, action = regulator.step(state, Sample(2.0, 1.0, 800.0, 400.0, action.command, seen))
+    >>> round(action.command, 2)
+    13.6
+    """
+
+    inner: Controller[Any] = field(
+        default_factory=default_trim, metadata={"help": "the controller of the trim m, which starts at 1"}
+    )
+    keep: float = field(
+        default=0.6, metadata={"help": "part of the old residence time that stays, from 0 to below 1"}
+    )
+    jump: float = field(default=0.2, metadata={"help": "relative change of the residence time that is no noise"})
+    rest: float = field(
+        default=0.01,
+        metadata={"help": "relative change of the window that is not worth a move, from 0 to below 1"},
+    )
+
+    def __post_init__(self) -> None:
+        check_inner(self)
+        check_between(self, "keep", 0.0, 1.0, high_open=True)
+        check_between(self, "jump", 0.0, math.inf, low_open=True, high_open=True)
+        check_between(self, "rest", 0.0, 1.0, high_open=True)
+
+    def initial(self, command: Value) -> LittleState:
+        return LittleState(as_scalar(command), self.inner.initial(1.0))
+
+    def step(self, state: LittleState, sample: Sample) -> tuple[LittleState, Action]:
+        state, jumped = self._residence(state, self._fresh(state, sample))
+        if scalar_error(sample) is None or sample.measurement is None:
+            return state, hold_unusable(sample)
+        if state.residence_s is None:
+            return state, hold(
+                "no message was handled yet, so the residence time is not known: held", ReasonCode.HELD_NO_ESTIMATE
+            )
+        goal, rate = as_scalar(sample.setpoint), as_scalar(sample.measurement)
+        if goal <= 0.0:
+            return state, hold(
+                f"a goal of {goal:g} messages a second has no window: held", ReasonCode.HELD_INVALID_SAMPLE
+            )
+        in_force = applied_or(sample, state.command)
+        used = disturbance(sample, USED)
+        full = used is None or used >= FULL
+        changed = jumped or goal != state.setpoint
+        calm = 0 if changed else state.calm + 1
+        trim, factor, action = state.trim, state.factor, None
+        if calm >= _UNSETTLED and (full or rate > goal):
+            ratio = clamp(rate / goal, 1.0 - _MOST_ERROR, 1.0 + _MOST_ERROR)
+            trim, action = self.inner.step(
+                trim, Sample(sample.time, sample.dt, 1.0, ratio, factor, sample.disturbances)
+            )
+            if action.command is not None:
+                factor = clamp(as_scalar(action.command), *_TRIM)
+        done = disturbance(
+            sample, DONE_PER_S
+        )  # what is handed over rises with the window, what is finished may not
+        finished = rate if done is None else min(rate, done)
+        seen = reach.watch(state.reach, goal, finished, in_force, state.residence_s, full)
+        by_law = goal * state.residence_s
+        command = by_law * factor
+        if not math.isfinite(command):
+            return state, HOLD_NOT_FINITE
+        if not changed and abs(command - state.command) < self.rest * state.command:
+            command = state.command
+        parts, saturated = {"ff": by_law, "trim": by_law * (factor - 1.0)}, 0
+        code, reason = ReasonCode.UNSPECIFIED, ""
+        if seen.limit is not None and seen.limit < command:
+            command, saturated = seen.limit, int(seen.held is not None)
+            code, reason = reach.explain(seen, goal)
+        elif not full:
+            code = ReasonCode.STARVED
+            reason = (
+                f"the queue had no more: the window was full for {0.0 if used is None else used:.0%} of the time"
+            )
+        after = replace(state, command=command, trim=trim, factor=factor, setpoint=goal, calm=calm, reach=seen)
+        return after, Action(command, parts, saturated, reason, code)
+
+    @staticmethod
+    def _fresh(state: LittleState, sample: Sample) -> float | None:
+        """The residence time that was measured. The very first is checked against Little's law itself: while
+        connections warm up single messages take long, and window / rate cannot be less than what they take."""
+        fresh_s, rate, used = disturbance(sample, RESIDENCE_S), sample.measurement, disturbance(sample, USED)
+        full = used is None or used >= FULL
+        if (
+            fresh_s is None
+            or state.residence_s is not None
+            or not full
+            or not isinstance(rate, float)
+            or rate <= 0
+        ):
+            return fresh_s
+        return min(fresh_s, applied_or(sample, state.command) / rate)
+
+    def _residence(self, state: LittleState, fresh_s: float | None) -> tuple[LittleState, bool]:
+        """The state with the new residence time taken in, and whether it jumped."""
+        known = state.residence_s
+        if fresh_s is None or fresh_s <= 0.0:
+            return state, False
+        if known is None:
+            return replace(state, residence_s=fresh_s), False
+        far = abs(fresh_s - known) > self.jump * known
+        if far and state.doubted_s is not None and abs(fresh_s - state.doubted_s) <= self.jump * fresh_s:
+            return replace(state, residence_s=fresh_s, doubted_s=None), True
+        within = clamp(fresh_s, known / _MOST_JUMP, known * _MOST_JUMP)
+        return replace(state, residence_s=ewma(known, within, self.keep), doubted_s=fresh_s if far else None), far
+
+
+def disturbance(sample: Sample, place: int) -> float | None:
+    """The measured disturbance at `place`; None where it was not measured."""
+    value = sample.disturbances[place] if place < len(sample.disturbances) else None
+    return value if value is not None and math.isfinite(value) else None

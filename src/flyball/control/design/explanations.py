@@ -1,0 +1,67 @@
+"""Why a wish is refused, in words: the limit of this kind of controller on this plant, and what does better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from flyball.control.design.search import Demand
+from flyball.control.design.specification import Task, candidates, settles, slack, slowness
+
+NAMES = {"p": "P", "pi": "PI", "pid": "PID", "state": "state feedback"}
+
+
+def refusal(task: Task, settling: float, overshoot: float) -> str:
+    """For a wish that not even a fragile loop fulfils."""
+    name, delay = NAMES[task.controller], task.plant.delay
+    where = f"with delay {delay} " if delay else ""
+    limit = fastest(task, robust=False)
+    if limit is None:
+        text = f"{where}no {name} makes this plant stable"
+    else:
+        text = f"{where}no {name} settles in under {max(limit, math.ceil(settling) + 1):g} samples here"
+    other = _other_kind(task, settling, overshoot)
+    return f"{text}; {other}" if other else text
+
+
+def fragile_offer(task: Task, settling: float, overshoot: float) -> str:
+    """For a wish that only a fragile loop fulfils: the nearest wish that an accepted one does."""
+    limit = fastest(task, robust=True)
+    offers = [] if limit is None else [f"an accepted one settles in {max(limit, math.ceil(settling)):g} samples"]
+    other = _other_kind(task, settling, overshoot)
+    return "; ".join([*offers, *([other] if other else []), "a fragile design must be allowed by name"])
+
+
+def fastest(task: Task, *, robust: bool) -> float | None:
+    """The shortest settling, in whole samples, that such a controller reaches; None: it cannot make it stable."""
+    if task.controller == "state":
+        return _fastest_state(task, robust)
+    gains = task.search(Demand(robust=robust), slowness, polish=not robust)
+    reached = None if gains is None else task.check(gains).settling
+    if reached is None:
+        return None
+    whole = math.ceil(reached)
+    return float(whole - 1 if whole > 1 and reached <= whole - 1 + slack(whole - 1) else whole)
+
+
+def _fastest_state(task: Task, robust: bool) -> float | None:
+    for settling in np.unique(np.round(np.geomspace(task.plant.delay + 1, 2000.0, 80))):
+        for gains in candidates(task, float(settling), 0.05):
+            certificate = task.check(gains)
+            if settles(certificate, float(settling)) and (certificate.accepted or not robust):
+                return float(settling)
+    return None
+
+
+def _other_kind(task: Task, settling: float, overshoot: float) -> str:
+    """State feedback knows the commands under way, so it often does what P, PI and PID cannot."""
+    if task.controller == "state":
+        return ""
+    state = replace(task, controller="state", feed_forward=0.0)
+    for gains in candidates(state, settling, overshoot):
+        certificate = state.check(gains)
+        if settles(certificate, settling) and certificate.accepted:
+            return f"state feedback does in {settling:g}"
+    return ""

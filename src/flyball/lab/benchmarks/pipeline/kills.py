@@ -1,0 +1,128 @@
+"""kill -9 of the driver or any other process of a running pipeline, again and again: exactly once in the end?
+
+`flyball run` with lanes that are processes of their own. Victims are chosen at random: the driver, the splitter, a
+lane, the combiner or the rules. When the driver was hit, the run is started again. It takes a quarter of an hour:
+not when quick.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from flyball.brokers.log_reader import open_log_reader
+from flyball.brokers.port import BrokerError
+from flyball.demo import events as demo_events
+from flyball.lab.bench import BenchContext, Row
+
+_EVENTS_A_KILL = 5000
+_PER_SECOND = 800
+_LONGEST_S = 60.0
+
+_CONFIG = """
+folder = "data"
+
+[source]
+kind = "demo"
+seed = {seed}
+events = {events}
+per_second = {per_second}
+
+[pipeline]
+columns = "{columns}"
+event_time = "event_time"
+runner = "process"
+lanes = {{ count = 2 }}
+
+[[pipeline.tier1]]
+keep = "NOT (kind = 'performance' AND in_subnet(ip, '92.126.10.0/24'))"
+
+[[pipeline.rules]]
+name = "busy-hosts"
+where = "kind = 'performance' AND in_subnet(ip, '92.126.11.0/24')"
+column = "load"
+above = 2
+"""
+
+
+def cases(context: BenchContext) -> Iterator[Row]:
+    if context.quick:
+        context.note("  left out when quick")
+        return
+    kills = 20
+    folder = context.workdir / "kills"
+    folder.mkdir()
+    config = folder / "line.toml"
+    events = _EVENTS_A_KILL * kills
+    config.write_text(
+        _CONFIG.format(seed=context.seed, events=events, per_second=_PER_SECOND, columns=demo_events.COLUMNS)
+    )
+    url, rng = f"sqlite:///{folder / 'data' / 'broker.db'}", random.Random(context.seed)
+    victims: list[str] = []
+    run = _run(config)
+    for _ in range(kills):
+        if run.poll() is not None:
+            run = _run(config)
+        goal, deadline_s = _written(url) + rng.randint(1, 2), time.monotonic() + _LONGEST_S
+        while run.poll() is None and _written(url) < goal and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0.0, 0.5))  # somewhere in the work that is under way
+        name, pid = rng.choice(_parts(run.pid))
+        victims.append(name)
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue  # it had just been restarted
+        if pid == run.pid:
+            run.wait()
+    context.note(f"  killed: {', '.join(victims)}")
+    if run.poll() is None:
+        run.send_signal(signal.SIGTERM)
+    run.wait()
+    final = _run(config)
+    answer = json.loads(final.communicate()[0])
+    wrong = sum(answer[name] for name in ("lost", "duplicated", "disordered", "waiting"))
+    wrong += abs(answer["events_in"] - events)
+    yield context.row("kill -9", wrong, f"events wrong after {kills} kills of {events:,}", goal=0)
+
+
+def _run(config: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "flyball", "run", str(config), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _written(url: str) -> int:
+    """Entries in the results log so far."""
+    try:
+        with open_log_reader(url, "results") as reader:
+            return reader.bounds(0)[1]
+    except BrokerError:
+        return 0
+
+
+def _parts(driver: int) -> list[tuple[str, int]]:
+    """The driver and the processes that it started itself, by the last word of their command."""
+    parts = [("driver", driver)]
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it has just ended
+        if parent == driver and b"flyball.pipeline.run.worker" in words:
+            at = words.index(b"flyball.pipeline.run.worker")
+            parts.append((words[at + 1].decode(), int(folder.name)))
+    return sorted(parts)

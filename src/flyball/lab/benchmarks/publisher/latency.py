@@ -1,0 +1,207 @@
+"""Latency: `auto` from every initial N beside the best static setting for that load and round trip.
+
+The best static setting is found by a sweep over N × T_poll (settings that carry less than the load are left out:
+they diverge): what is far worse than the best after a second is dropped, the rest is measured at full length.
+Then the best one and `auto` take turns under the same arrivals, and medians over the turns are compared; `s4`, of
+which nothing is asked, has one turn. At low load `auto` is also held against a bare confirmed publish plus the
+outbox's commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
+from uuid import uuid4
+
+import numpy as np
+
+from flyball.brokers import Message, connect
+from flyball.control.controllers.publishing.static import Static
+from flyball.control.step import Controller
+from flyball.lab.bench import BenchContext, Row
+from flyball.lab.rigs.publisher.traffic import BODY, channel, latencies_s, poisson_s, reached
+from flyball.servers.rabbitmq import RabbitMqNode
+from flyball.store import Outbox, OutboxMessage, SqliteDatabase
+from flyball.twin.publisher import run_publisher, tuned
+from flyball.twin.workload import Poisson
+
+Setting: TypeAlias = tuple[str | Controller[Any], int]
+"""A controller and the initial N."""
+
+_SIZES = (1, 10, 50, 500)
+_POLLS_S = (0.0, 0.005, 0.05, 0.2)
+_NEAR_MS = 3.0
+_SKIP_S = 0.5
+_FIRST_LOOK_S = _SKIP_S + 1.0
+_FAR_WORSE = 1.5
+_MOST_FINALISTS = 4
+_TURNS = 3
+_UNFELT_LOAD = 200.0
+"""Messages a second of several publishers that may be measured at the same time."""
+
+
+class Measure(Protocol):
+    def __call__(
+        self, settings: Sequence[Setting], together: int = ..., until_s: float = ...
+    ) -> list[list[float]]: ...
+
+
+def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
+    yield from _twin(context)
+    yield from _low_load(context, node)
+    cells = [(load, trip_s) for trip_s in (0.0, 0.013, 0.14) for load in (17.5, 55.0, 500.0, 2000.0)]
+    for load, round_trip_s in [(500.0, 0.0), (2000.0, 0.14)] if context.quick else cells:
+        yield from _cell(context, node, load, round_trip_s)
+
+
+def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: float) -> Iterator[Row]:
+    duration_s = 2.5 if context.quick else max(3.0, min(6.0, 200.0 / load))
+    times_s = poisson_s(load, duration_s, context.seed)
+    place = f"{load:g}/s {_trip(round_trip_s)}"
+    with reached(node, round_trip_s) as (url, _):
+
+        async def measure(settings: Sequence[Setting], until_s: float) -> list[list[float]]:
+            """Latencies under each, all at the same time; one after the other their messages come."""
+            apart_s = 1.0 / load / len(settings)
+            return await asyncio.gather(
+                *(
+                    latencies_s(
+                        node,
+                        url,
+                        context.workdir,
+                        [at_s + number * apart_s for at_s in times_s if at_s < until_s],
+                        controller=controller,
+                        batch=batch,
+                        skip_s=_SKIP_S,
+                    )
+                    for number, (controller, batch) in enumerate(settings)
+                )
+            )
+
+        def measured(
+            settings: Sequence[Setting], together: int = 1, until_s: float = math.inf
+        ) -> list[list[float]]:
+            parts = (settings[begin : begin + together] for begin in range(0, len(settings), together))
+            return [one for part in parts for one in asyncio.run(measure(part, until_s))]
+
+        unfelt = max(1, int(_UNFELT_LOAD / load))
+        best = _best_static(context, load, measured, unfelt)
+        context.note(f"  {place}: best static N {best.batch}, T_poll {1000 * best.poll_s:g} ms")
+        sizes = (50,) if context.quick else _SIZES
+        taken: dict[tuple[str, int], list[list[float]]] = {}
+        for turn in range(_TURNS):
+            tried: dict[tuple[str, int], Setting] = {("best", 0): (best, 1)}
+            for name in ("auto", "s4") if turn == 0 else ("auto",):
+                tried |= {(name, size): (name, size) for size in sizes}
+            # Directly a message takes a few milliseconds: there even a light load beside it shows.
+            found = measured(list(tried.values()), unfelt if round_trip_s else 1)
+            for key, one in zip(tried, found, strict=True):
+                taken.setdefault(key, []).append(one)
+    for what, share, goal in (("mean", None, 1.1), ("p99", 0.99, 1.3)):
+        peer = _median_ms(taken["best", 0], share)
+        for name in ("auto", "s4"):
+            for size in sizes:
+                yield context.row(
+                    f"latency {what} {place} N {size}" + ("" if name == "auto" else " s4"),
+                    _median_ms(taken[name, size], share),
+                    "ms",
+                    peer=peer,
+                    peer_name=f"static N {best.batch} T_poll {1000 * best.poll_s:g} ms",
+                    goal=goal if name == "auto" else None,
+                )
+
+
+def _best_static(context: BenchContext, load: float, measured: Measure, unfelt: int) -> Static:
+    """The setting with the smallest mean among those that carry the load."""
+    controllers = [
+        Static(batch=size, poll_s=poll_s)
+        for poll_s in _POLLS_S
+        for size in ((1, 50) if context.quick else _SIZES)
+        if not poll_s or size / poll_s > 1.05 * load
+    ]
+    first_s = [
+        statistics.fmean(one)
+        for one in measured([(controller, 1) for controller in controllers], unfelt, _FIRST_LOOK_S)
+    ]
+    order = sorted(range(len(controllers)), key=lambda at: first_s[at])
+    finalists = [controllers[at] for at in order[:_MOST_FINALISTS] if first_s[at] <= _FAR_WORSE * min(first_s)]
+    means_s = [statistics.fmean(one) for one in measured([(controller, 1) for controller in finalists])]
+    return finalists[means_s.index(min(means_s))]
+
+
+def _twin(context: BenchContext) -> Iterator[Row]:
+    """1.75/s would take minutes a setting live: in the twin, round trip 140 ms."""
+    duration_s, seeds = (60.0, 2) if context.quick else (300.0, 5)
+
+    def means_s(controller: Controller[Any], batch: int = 1) -> list[float]:
+        return [
+            run_publisher(
+                controller, Poisson(1.75), seed=context.seed + k, duration_s=duration_s, batch=batch
+            ).mean_s
+            for k in range(seeds)
+        ]
+
+    swept = {
+        (size, poll_s): statistics.fmean(means_s(Static(batch=size, poll_s=poll_s)))
+        for size in _SIZES
+        for poll_s in _POLLS_S
+        if not poll_s or size / poll_s > 1.75
+    }
+    size, poll_s = min(swept, key=lambda key: swept[key])
+    for name, goal in (("auto", 1.1), ("s4", None)):
+        for initial in (50,) if context.quick else _SIZES:
+            yield context.row(
+                f"latency mean 1.75/s twin 140 ms N {initial}" + ("" if name == "auto" else " s4"),
+                1000 * statistics.fmean(means_s(tuned(name), initial)),
+                "ms",
+                peer=1000 * swept[size, poll_s],
+                peer_name=f"static N {size} T_poll {1000 * poll_s:g} ms",
+                goal=goal,
+            )
+
+
+def _low_load(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
+    """What `auto` adds to a bare confirmed publish plus a commit of the outbox, in turns."""
+    times_s = poisson_s(17.5, 3.0 if context.quick else 5.0, context.seed)
+    ours, bare = [], []
+    for _ in range(3 if context.quick else 5):
+        bare.append(asyncio.run(_bare_ms(context, node, times_s)))
+        found = asyncio.run(latencies_s(node, node.amqp_url, context.workdir, times_s, controller="auto"))
+        ours.append(1000 * statistics.fmean(found))
+    added = statistics.median(ours) - statistics.median(bare)
+    context.note(f"  low load: auto {statistics.median(ours):.2f} ms, bare {statistics.median(bare):.2f} ms")
+    yield context.row("latency overhead 17.5/s direct", added, "ms", goal=_NEAR_MS)
+
+
+async def _bare_ms(context: BenchContext, node: RabbitMqNode, times_s: list[float]) -> float:
+    """One commit, then one confirmed publish, at the same times as the publisher is asked to."""
+    took: list[float] = []
+    database = SqliteDatabase(context.workdir / f"{uuid4().hex}.db")
+    outbox = Outbox(database)
+    async with channel(node) as name, await connect(node.amqp_url) as broker:
+        sender = await broker.sender(name)
+        await sender.send_batch([Message(BODY)])
+        start_s = time.perf_counter()
+        for at_s in times_s:
+            await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
+            message = Message(BODY)
+            called_s = time.perf_counter()
+            await asyncio.to_thread(outbox.append, [OutboxMessage(message.id, name, message.body)])
+            (result,) = await sender.send_batch([message])
+            assert result.ok
+            took.append(time.perf_counter() - called_s)
+    database.close()
+    return 1000 * statistics.fmean(took)
+
+
+def _median_ms(turns: list[list[float]], share: float | None) -> float:
+    values = [statistics.fmean(one) if share is None else float(np.quantile(one, share)) for one in turns]
+    return 1000 * statistics.median(values)
+
+
+def _trip(round_trip_s: float) -> str:
+    return f"{1000 * round_trip_s:g} ms" if round_trip_s else "direct"

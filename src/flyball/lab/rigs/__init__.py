@@ -1,0 +1,1 @@
+"""Set-ups that benchmarks and experiments share: real servers with their load, or lanes of the twin."""

@@ -1,0 +1,1 @@
+"""Consumers on a RabbitMQ node behind a delay: contenders, disturbances, figures."""

@@ -1,0 +1,1 @@
+"""Pipelines under load, and lanes of the twin."""

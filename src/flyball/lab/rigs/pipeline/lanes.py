@@ -1,0 +1,215 @@
+"""The pipeline's own decisions on lanes of the twin: admission, shares and balancing.
+
+Time is virtual, so an hour takes a moment. What the pipeline reads from logs of a broker is read here from the
+twin's lanes; nothing else differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flyball.errors import require
+from flyball.loops.policy import Receipt
+from flyball.pipeline import policy
+from flyball.pipeline.logs.levels import Level
+from flyball.pipeline.policy import Balancer, FlowControl, LaneDelay
+from flyball.pipeline.source.admission import Admission
+from flyball.twin.lanes import LaneLaw, LaneTwin, percentile_s
+
+TICK_S = 0.05
+_MOST_EVENTS = 10_000_000
+_STATIC_LIMIT = 200_000
+_LOOK_AT_LANES_S = 0.2  # as the splitter does
+
+Weigher = Callable[[float, Sequence[float | None], Sequence[float], float], Sequence[float]]
+"""(time, predicted delays, shares now, load) → the shares from now on"""
+
+
+class TwinLevels:
+    """The free-space sensor on lanes of the twin."""
+
+    def __init__(self, lanes: Sequence[LaneTwin]) -> None:
+        self._lanes = lanes
+
+    def read(self, lanes: Sequence[int]) -> list[Level]:
+        return [_level(self._lanes[lane]) for lane in lanes]
+
+
+def _level(lane: LaneTwin) -> Level:
+    batches = lane.served.batches
+    return Level(
+        appended_bytes=round(lane.appended_bytes),
+        queued_bytes=round(lane.queued_bytes),
+        events=lane.events,
+        batch_events=batches[-1].events if batches else 0,
+        batch_s=batches[-1].seconds if batches else None,
+    )
+
+
+@dataclass
+class Trace:
+    """Of the lanes, sample by sample."""
+
+    times_s: list[float] = field(default_factory=list)
+    free_bytes: list[list[float]] = field(default_factory=list)
+    dropped_bytes: list[list[float]] = field(default_factory=list)
+    backlog: list[list[int]] = field(default_factory=list)
+    weights: list[tuple[float, ...]] = field(default_factory=list)
+
+
+class LaneWorld:
+    """Lanes fed at a rate by a splitter. `flow` None: no admission control, batches take whatever waits.
+
+    `weigh` sets the lanes' shares each second from their predicted delays (policy.LaneDelay). None: round robin.
+    `spare_laggards`: nothing goes to a lane that is far behind, as the splitter has it. `late`: shares are in
+    force one interval after they were decided, as in S5.
+    """
+
+    def __init__(
+        self,
+        laws: Sequence[LaneLaw],
+        seed: int,
+        *,
+        flow: FlowControl | None = None,
+        weigh: Weigher | None = None,
+        balance_every_s: float = 1.0,
+        spare_laggards: bool = False,
+        late: bool = False,
+        environment: Any = None,
+    ) -> None:
+        self.environment: Any = environment or require("simpy", "lab").Environment()
+        self.trace = Trace()
+        self.receipts: list[Receipt] = []
+        self.rate = 0.0
+        """events a second that come in"""
+        self._weigh, self._balance_every_s, self._late = weigh, balance_every_s, late
+        self._spare_laggards = spare_laggards
+        self.weights: tuple[float, ...] = policy.equal_weights(len(laws))
+        rngs = np.random.default_rng(seed).spawn(len(laws))
+        self.lanes: list[LaneTwin] = []
+        levels = TwinLevels(self.lanes)
+        for number, (law, rng) in enumerate(zip(laws, rngs, strict=True)):
+            admit = _taking_all if flow is None else _admitting(number, flow, levels, self.receipts.append)
+            self.lanes.append(LaneTwin(self.environment, law, admit, rng))
+        self._delays = [LaneDelay() for _ in laws]
+        self._counted = [0] * len(laws)
+        self.environment.process(self._feed())
+        self.environment.process(self._look())
+        self.environment.process(self._watch())
+
+    def run(self, seconds: float) -> None:
+        """Also runs whatever else lives in its environment."""
+        self.environment.run(until=self.environment.now + seconds)
+
+    def _feed(self) -> Any:
+        carry: Sequence[float] = (0.0,) * len(self.lanes)
+        owed, next_balance_s, decided = 0.0, self._balance_every_s, self.weights
+        while True:
+            owed += self.rate * TICK_S
+            events = int(owed)
+            owed -= events
+            shares = self.weights
+            if self._spare_laggards:
+                shares = policy.without_laggards(shares, [delay.now_s for delay in self._delays])
+            counts, carry = policy.split(events, shares, carry)
+            for lane, count in zip(self.lanes, counts, strict=True):
+                lane.offer(count)
+            if self._weigh is not None and self.environment.now >= next_balance_s:
+                next_balance_s += self._balance_every_s
+                predicted_s = [delay.predicted_s for delay in self._delays]
+                load = max(delay.times.load for delay in self._delays)
+                self._delays = [delay.read() for delay in self._delays]
+                before = decided
+                decided = tuple(self._weigh(self.environment.now, predicted_s, decided, load))
+                self.weights = before if self._late else decided
+            yield self.environment.timeout(TICK_S)
+
+    def _look(self) -> Any:
+        while True:
+            yield self.environment.timeout(_LOOK_AT_LANES_S)
+            for number, lane in enumerate(self.lanes):
+                delay = self._delays[number]
+                for batch in lane.served.batches[self._counted[number] :]:
+                    delay = delay.after_batch(self.environment.now, batch.events, batch.seconds)
+                self._counted[number] = len(lane.served.batches)
+                self._delays[number] = delay.seen(self.environment.now, lane.backlog + lane.in_flight)
+
+    def _watch(self) -> Any:
+        while True:
+            self.trace.times_s.append(self.environment.now)
+            self.trace.free_bytes.append([lane.law.queue_bytes - lane.queued_bytes for lane in self.lanes])
+            self.trace.dropped_bytes.append([lane.dropped_bytes for lane in self.lanes])
+            self.trace.backlog.append([lane.backlog for lane in self.lanes])
+            self.trace.weights.append(self.weights)
+            yield self.environment.timeout(0.5)
+
+
+def _taking_all(now_s: float, backlog: int) -> int:
+    """A static limit, as plain Structured Streaming has it."""
+    del now_s
+    return min(backlog, _STATIC_LIMIT)
+
+
+def _admitting(
+    number: int, flow: FlowControl, levels: TwinLevels, told: Callable[[Receipt], None]
+) -> Callable[[float, int], int]:
+    admission = Admission((number,), _MOST_EVENTS, flow.interval_s, levels, flow, told=told)
+
+    def admit(now_s: float, backlog: int) -> int:
+        events = admission.decide(now_s, backlog).events
+        if events:
+            admission.begin(now_s, [events])
+        return events
+
+    return admit
+
+
+def balancing(lanes: int) -> Weigher:
+    """The pipeline's own balancing."""
+    balancer = Balancer(lanes)
+    state = [balancer.initial()]
+
+    def weigh(
+        time_s: float, delays_s: Sequence[float | None], weights: Sequence[float], load: float
+    ) -> Sequence[float]:
+        del weights  # the balancer knows what it gave
+        state[0] = balancer.step(state[0], time_s, 1.0, delays_s, load)
+        return state[0].weights
+
+    return weigh
+
+
+def p99_s(world: LaneWorld, since_s: float, until_s: float) -> float:
+    """Delay of all events whose results came in that span."""
+    delays = [one for lane in world.lanes for one in lane.served.delays_s if since_s <= one[0] < until_s]
+    return percentile_s(delays, 0.99)
+
+
+def held(receipts: Sequence[Receipt], since_s: float, until_s: float) -> tuple[float, float]:
+    """The least and the largest free space that the loop saw in a span of time, as parts of the reference."""
+    seen = [
+        receipt.measurement / receipt.setpoint
+        for receipt in receipts
+        if since_s <= receipt.time < until_s
+        and isinstance(receipt.measurement, float)
+        and isinstance(receipt.setpoint, float)
+    ]
+    return min(seen), max(seen)
+
+
+def settled_after(receipts: Sequence[Receipt], changed_s: float, until_s: float, band: float) -> int | None:
+    """Intervals from a change on until the free space stays within the band around the reference; None: never."""
+    span = [receipt for receipt in receipts if changed_s <= receipt.time < until_s]
+    outside = [
+        number
+        for number, receipt in enumerate(span, start=1)
+        if isinstance(receipt.measurement, float)
+        and isinstance(receipt.setpoint, float)
+        and abs(receipt.measurement - receipt.setpoint) > band * receipt.setpoint
+    ]
+    last = max(outside, default=0)
+    return None if last == len(span) else last

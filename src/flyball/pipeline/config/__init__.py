@@ -1,0 +1,1 @@
+"""The TOML configuration of a pipeline, as validated models."""

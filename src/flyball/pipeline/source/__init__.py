@@ -1,0 +1,1 @@
+"""The Spark data source `flyball`: plans micro-batches under admission control, reads and parses them."""

@@ -1,0 +1,1 @@
+"""Columns and expressions of the configuration, checked and compiled to Spark SQL."""
