@@ -9,10 +9,10 @@ import pytest
 
 from flyball.consumer.config import ConsumerConfig, ConsumerFile, ProfileConfig
 from flyball.consumer.policy import Rate, regulator
-from flyball.consumer.tune import Playback, Tuning, essential, informative, propose, signal
+from flyball.consumer.tune import Playback, Tuning, essential, informative, propose
 from flyball.control.identification.identify import Fit, identify
 from flyball.control.step import ReasonCode
-from flyball.errors import FlyballError, InvalidValue
+from flyball.errors import FlyballError
 from flyball.loops.policy import Observation, Policy, Receipt, decide, start
 from flyball.loops.toml import check
 from flyball.twin.consumer import ConsumerPlant, staircase
@@ -67,14 +67,6 @@ def test_every_candidate_runs_from_its_config_and_holds_the_goal(seed: int) -> N
         )
         run = run_consumer(PLANT, "rate=300", law, samples=40, seed=seed)
         assert run.rate[12:].mean() == pytest.approx(300.0, rel=0.05), f"seed {seed}: {one.name}"
-
-
-def test_signals_stay_in_their_bounds() -> None:
-    for kind in ("staircase", "prbs"):
-        played = signal(kind, 30.0, hold_samples=3, samples=30, centre=None)
-        assert 1.0 <= min(played) < max(played) <= 30.0
-    with pytest.raises(InvalidValue, match="needs room on both sides"):
-        signal("prbs", 30.0, hold_samples=3, samples=30, centre=30.0)
 
 
 def test_starved_samples_are_not_fitted_and_the_end_of_the_signal_is_noticed() -> None:

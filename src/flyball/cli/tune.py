@@ -14,7 +14,8 @@ from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
     from flyball.consumer.config import ConsumerConfig, ConsumerFile
-    from flyball.consumer.tune import Candidate, Tuning
+    from flyball.consumer.tune import Tuning
+    from flyball.control.tuning import Candidate
     from flyball.loops.policy import Receipt
 
 

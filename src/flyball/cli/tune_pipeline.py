@@ -11,7 +11,8 @@ from flyball.cli.output import note, print_json, table
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from flyball.pipeline.tune import Candidate, FlowTuning
+    from flyball.control.tuning import Candidate
+    from flyball.pipeline.tune import FlowTuning
 
 
 def tune_pipeline(
@@ -27,6 +28,7 @@ def tune_pipeline(
     json: bool,
 ) -> None:
     from flyball.app.run import LineConfig
+    from flyball.control.gains import Gains
     from flyball.loops.config import load_toml
     from flyball.pipeline.config.flow_gains import write_gains
     from flyball.pipeline.tune import tune
@@ -60,9 +62,9 @@ def tune_pipeline(
         note(f"picture saved in {plot}")
     chosen = next((one for one in found.candidates if one.accepted), None)
     if out is not None:
-        if chosen is None or chosen.gains is None:
+        if chosen is None:
             raise InvalidValue(f"no controller is accepted for this queue: {found.candidates[0].reason}")
-        write_gains(out, chosen.gains, found.fit.model, found.fit.r2)
+        write_gains(out, Gains(chosen.config["kp"], chosen.config["ki"]), found.fit.model, found.fit.r2)
         note(f'gains written; the pipeline reads them with lanes.flow = "{out}"')
     print_json(_document(found, out)) if json else _show(found)
 
@@ -84,8 +86,8 @@ def _candidate(one: Candidate) -> dict[str, Any]:
 
     return {
         "name": one.name,
-        "kp": None if one.gains is None else one.gains.kp,
-        "ki": None if one.gains is None else one.gains.ki,
+        "kp": one.config.get("kp"),
+        "ki": one.config.get("ki"),
         "accepted": one.accepted,
         "reason": one.reason,
         "certificate": None if one.certificate is None else document(one.certificate),
@@ -101,7 +103,7 @@ def _show(found: FlowTuning) -> None:
             one.name,
             "refused" if one.certificate is None else one.certificate.verdict,
             None if one.certificate is None else one.certificate.settling_step,
-            "" if one.gains is None else f"kp={one.gains.kp:.4g}, ki={one.gains.ki:.4g}",
+            f"kp={one.config['kp']:.4g}, ki={one.config['ki']:.4g}" if one.config else "",
             one.reason,
         )
         for one in found.candidates

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +20,25 @@ from flyball.consumer.config import ConsumerConfig, ProfileConfig
 from flyball.consumer.policy import Rate, parse_goal
 from flyball.consumer.policy.little import default_trim
 from flyball.control.controllers.common import as_scalar
-from flyball.control.design.design import ImpossibleWish, design
-from flyball.control.gains import Gains, Kind, StateGains
+from flyball.control.gains import Gains, Kind
 from flyball.control.identification.identify import Fit, identify
-from flyball.control.identification.signals import Limits, prbs, staircase
 from flyball.control.models import Array, Arx, first_order
 from flyball.control.step import Action, ReasonCode, Sample, Value, hold
-from flyball.control.verification.verify import Certificate, verify
-from flyball.errors import FlyballError, InvalidValue
+from flyball.control.tuning import (
+    LEAST_SAMPLES,
+    Candidate,
+    SignalKind,
+    Untunable,
+    check_samples,
+    designed,
+    excitation,
+)
+from flyball.control.verification.verify import verify
+from flyball.errors import InvalidValue
 from flyball.loops.policy import Receipt
 
 ENOUGH = 1.5  # part of the goal at which a staircase need not climb further
-_LEAST_ROWS = 12
 _CERTAIN = 1e-12  # a variance that stands for none
-
-
-class Untunable(FlyballError, RuntimeError):
-    """The experiment told too little; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +84,6 @@ class Playback:
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A controller that could hold the goal: its config, and the certificate that lets it act (or why none)."""
-
-    name: str
-    config: dict[str, Any]
-    certificate: Certificate | None
-    reason: str
-    settling: float | None = None
-    """Samples after which a new goal is predicted to be met."""
-
-    @property
-    def accepted(self) -> bool:
-        return self.certificate is not None and self.certificate.accepted
-
-
-@dataclass(frozen=True)
 class Tuning:
     """What was found."""
 
@@ -115,26 +101,6 @@ class Tuning:
         return ProfileConfig(
             name=name, a=model.a[0], b=model.b[0], kp=gains["kp"], ki=gains["ki"], r2=round(self.fit.r2, 4)
         )
-
-
-def signal(
-    kind: Literal["staircase", "prbs"], max_window: float, hold_samples: int, samples: int, centre: float | None
-) -> tuple[float, ...]:
-    """The windows to try.
-
-    >>> signal("staircase", 10.0, hold_samples=1, samples=4, centre=None)
-    (1.0, 4.0, 7.0, 10.0)
-    """
-    limits = Limits(1.0, max_window, hold=hold_samples)
-    if kind == "staircase":
-        steps = max(4, samples // hold_samples)
-        levels = [1.0 + (max_window - 1.0) * step / (steps - 1) for step in range(steps)]
-        return tuple(float(value) for value in staircase(levels, limits))
-    middle = (1.0 + max_window) / 2.0 if centre is None else centre
-    amplitude = min(middle - 1.0, max_window - middle) * 0.8
-    if amplitude <= 0.0:
-        raise InvalidValue(f"a PRBS around {middle:g} needs room on both sides within 1 to {max_window:g}")
-    return tuple(float(value) for value in prbs(samples, middle, amplitude, limits, seed=1))
 
 
 async def record(
@@ -161,9 +127,9 @@ async def record(
             if any(receipt.code is ReasonCode.SIGNAL_COMPLETE for receipt in receipts):
                 break
     rows = informative(consumer.steps()[2:])  # the first sample is the start
-    if len(rows) < _LEAST_ROWS:
+    if len(rows) < LEAST_SAMPLES:
         raise Untunable(
-            f"only {len(rows)} samples came in which the queue had messages, {_LEAST_ROWS} are needed: "
+            f"only {len(rows)} samples came in which the queue had messages, {LEAST_SAMPLES} are needed: "
             "publish more, or let the experiment take longer"
         )
     return tuple(window for window, _ in rows), tuple(rate for _, rate in rows)
@@ -211,30 +177,24 @@ def propose(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...
         ("state_feedback", "state", False),
     )
     for name, kind, feed_forward in kinds:
-        try:
-            made = design(model, kind, settling=settling, overshoot=overshoot, feed_forward=feed_forward)
-        except ImpossibleWish as refused:
-            found.append(Candidate(name, {}, getattr(refused, "certificate", None), str(refused)))
-            continue
-        certificate = verify(model, made.gains, covariance=covariance)
-        settles = certificate.settling_step
-        found.append(Candidate(name, _config(name, made.gains), certificate, certificate.reason, settles))
+        found.append(
+            designed(
+                name,
+                kind,
+                model,
+                settling=settling,
+                overshoot=overshoot,
+                covariance=covariance,
+                feed_forward=feed_forward,
+            )
+        )
     return tuple(found)
-
-
-def _config(name: str, gains: Gains | StateGains) -> dict[str, Any]:
-    if isinstance(gains, StateGains):
-        return {"name": name, "ki": gains.ki, "ky": list(gains.ky), "ku": list(gains.ku)}
-    config: dict[str, Any] = {"name": name, "kp": gains.kp, "ki": gains.ki}
-    if name == "pi_ff":
-        config["setpoint_gain"] = gains.feed_forward
-    return config
 
 
 async def tune(
     config: ConsumerConfig,
     *,
-    kind: Literal["staircase", "prbs"] = "staircase",
+    kind: SignalKind = "staircase",
     samples: int = 30,
     hold_samples: int = 3,
     settling: float = 4.0,
@@ -243,9 +203,8 @@ async def tune(
     told: Callable[[Receipt], None] = lambda _: None,
 ) -> Tuning:
     """Experiment, model, controllers, config."""
-    if not _LEAST_ROWS <= samples <= 3600:
-        raise InvalidValue(f"an experiment takes from {_LEAST_ROWS} to 3600 samples, got {samples}")
-    played = signal(kind, config.max_window, hold_samples, samples, None)
+    check_samples(samples)
+    played = excitation(kind, 1.0, config.max_window, samples=samples, hold=hold_samples)
     windows, rates = await record(config, played, told)
     fit = identify(windows, rates, align="same", delay=0)
     candidates = propose(fit, settling, overshoot)
@@ -274,4 +233,4 @@ def model_table(fit: Fit) -> dict[str, Any]:
     }
 
 
-__all__ = ["Candidate", "Playback", "Tuning", "Untunable", "model_table", "propose", "record", "tune"]
+__all__ = ["Playback", "Tuning", "model_table", "propose", "record", "tune"]

@@ -12,14 +12,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from flyball.control.design.design import ImpossibleWish, design
 from flyball.control.gains import Gains
 from flyball.control.identification.identify import Fit, identify
-from flyball.control.identification.signals import Limits, prbs, staircase
-from flyball.control.verification.verify import Certificate, verify
-from flyball.errors import FlyballError, InvalidValue
+from flyball.control.tuning import (
+    LEAST_SAMPLES,
+    Candidate,
+    SignalKind,
+    Untunable,
+    check_samples,
+    designed,
+    excitation,
+    verified,
+)
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.policy import flow_controller
 from flyball.pipeline.run.inline import InlinePipeline
@@ -28,12 +34,7 @@ from flyball.pipeline.telemetry import read_flow
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LEAST_ROWS = 12
 _LOOK_S = 0.2
-
-
-class Untunable(FlyballError, RuntimeError):
-    """The experiment told too little; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,38 +46,10 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    name: str
-    gains: Gains | None
-    certificate: Certificate | None
-    reason: str
-
-    @property
-    def accepted(self) -> bool:
-        return self.certificate is not None and self.certificate.accepted
-
-
-@dataclass(frozen=True, slots=True)
 class FlowTuning:
     intervals: tuple[Interval, ...]
     fit: Fit
     candidates: tuple[Candidate, ...]
-
-
-def signal(kind: Literal["staircase", "prbs"], samples: int, hold: int, most_bytes: float) -> tuple[float, ...]:
-    """Bytes to admit in one interval after the other, from a quarter of the most to the most.
-
-    >>> signal("staircase", 4, 1, 4000.0)
-    (1000.0, 2000.0, 3000.0, 4000.0)
-    """
-    low = most_bytes / 4
-    limits = Limits(low, most_bytes, hold=hold)
-    if kind == "prbs":
-        middle = (low + most_bytes) / 2
-        return tuple(float(value) for value in prbs(samples, middle, 0.8 * (most_bytes - middle), limits, seed=1))
-    steps = max(4, samples // hold)
-    levels = [low + (most_bytes - low) * step / (steps - 1) for step in range(steps)]
-    return tuple(float(value) for value in staircase(levels, limits))
 
 
 def record(
@@ -119,7 +92,7 @@ def tune(
     config: PipelineConfig,
     folder: Path,
     *,
-    kind: Literal["staircase", "prbs"] = "prbs",
+    kind: SignalKind = "prbs",
     samples: int = 30,
     hold: int = 2,
     settling: float = 6.0,
@@ -129,14 +102,14 @@ def tune(
     wait_s: float = 60.0,
 ) -> FlowTuning:
     """Experiment, model, controllers."""
-    if not _LEAST_ROWS <= samples <= 3600:
-        raise InvalidValue(f"an experiment takes from {_LEAST_ROWS} to 3600 samples, got {samples}")
-    played = signal(kind, samples, hold, config.lanes.queue_bytes / 16)
+    check_samples(samples)
+    most_bytes = config.lanes.queue_bytes / 16
+    played = excitation(kind, most_bytes / 4, most_bytes, samples=samples, hold=hold)
     seen = record(url, config, folder, played, told, spark, wait_s)
     moved = [interval for interval in seen if interval.admitted_bytes > 0]
-    if len(moved) < _LEAST_ROWS:
+    if len(moved) < LEAST_SAMPLES:
         raise Untunable(
-            f"events came in only {len(moved)} of {len(played)} intervals, {_LEAST_ROWS} are needed: "
+            f"events came in only {len(moved)} of {len(played)} intervals, {LEAST_SAMPLES} are needed: "
             "fill the input log, or let the experiment take longer"
         )
     fit = identify(
@@ -152,15 +125,8 @@ def tune(
 def candidates(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...]:
     """A PI for the queue that was found, and the one that comes with the pipeline; each with its certificate."""
     covariance = fit.covariance[:2, :2] if fit.covariance.shape[0] >= 2 else None
-    found = []
-    try:
-        made = design(fit.model, "pi", settling=settling, overshoot=overshoot).gains
-        assert isinstance(made, Gains)
-        verdict = verify(fit.model, made, covariance=covariance)
-        found.append(Candidate("pi", made, verdict, verdict.reason))
-    except ImpossibleWish as refused:
-        found.append(Candidate("pi", None, getattr(refused, "certificate", None), str(refused)))
     usual = Gains(flow_controller().kp, flow_controller().ki)
-    verdict = verify(fit.model, usual, covariance=covariance)
-    found.append(Candidate("default", usual, verdict, verdict.reason))
-    return tuple(found)
+    return (
+        designed("pi", "pi", fit.model, settling=settling, overshoot=overshoot, covariance=covariance),
+        verified("default", usual, fit.model, covariance),
+    )
