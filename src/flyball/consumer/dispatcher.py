@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeAlias
 
+from flyball.backoff import delays_s
 from flyball.brokers.core.dedup import FinishedIds
 from flyball.brokers.port import BrokerError, Delivery, Message, Receiver
 from flyball.consumer.finished_store import Finished
@@ -140,7 +140,7 @@ class Handling:
 
     async def _handle(self, delivery: Delivery) -> bool:
         """Until it is done or buried: True; or until it was given back: False."""
-        failures = 0
+        failures, delays = 0, None
         while True:
             error = await self._try(delivery, first=failures == 0)
             if error is None:
@@ -149,7 +149,10 @@ class Handling:
                 return False
             failures += 1
             self.failed += 1
-            verdict = after_failure(self._retry, failures, _said(error), random.uniform(0.5, 1.0))
+            if delays is None:
+                policy = self._retry
+                delays = delays_s(policy.retries, first_s=policy.first_s, longest_s=policy.longest_s)
+            verdict = after_failure(self._retry, failures, _said(error), next(delays, 0.0))
             if verdict.fate == "dead-letter":
                 return await self._dead_letter(delivery, verdict.reason)
             self.retried += 1

@@ -18,7 +18,7 @@ Fate: TypeAlias = Literal["retry", "dead-letter"]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """`retries` further tries after the first; the nth waits first_s·2ⁿ⁻¹, at most longest_s."""
+    """`retries` further tries after the first; the nth waits up to first_s·2ⁿ⁻¹, at most longest_s."""
 
     retries: int = 3
     first_s: float = 0.1
@@ -40,17 +40,14 @@ class Verdict:
     reason: str = ""
 
 
-def after_failure(policy: RetryPolicy, failures: int, error: str, jitter: float = 1.0) -> Verdict:
-    """What to do with a message whose handler failed for the `failures`-th time; `jitter` from 0.5 to 1.
+def after_failure(policy: RetryPolicy, failures: int, error: str, delay_s: float) -> Verdict:
+    """What to do with a message whose handler failed for the `failures`-th time; `delay_s` before the next try.
 
-    >>> policy = RetryPolicy(retries=2, first_s=0.1)
-    >>> [after_failure(policy, n, "KeyError: 'id'").fate for n in (1, 2, 3)]
+    >>> policy = RetryPolicy(retries=2)
+    >>> [after_failure(policy, n, "KeyError: 'id'", 0.1 * n).fate for n in (1, 2, 3)]
     ['retry', 'retry', 'dead-letter']
-    >>> [after_failure(policy, n, "").delay_s for n in (1, 2)]
-    [0.1, 0.2]
     """
     if failures > policy.retries:
         tries = f"{failures} tries" if failures > 1 else "1 try"
         return Verdict("dead-letter", reason=f"{error} (after {tries})")
-    nominal = min(policy.first_s * 2.0 ** min(failures - 1, 60), policy.longest_s)
-    return Verdict("retry", nominal * jitter, error)
+    return Verdict("retry", delay_s, error)
