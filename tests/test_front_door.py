@@ -149,7 +149,7 @@ reveal_type(channel.steps()[0].reason)
     settings = "[mypy-pika.*]\nfollow_untyped_imports = true\n"
     revealed = [line.partition("Revealed type is ")[2] for line in _check(tmp_path, program, settings=settings)]
     assert revealed == [
-        '"flyball.consumer.external.RegulatedChannel"',
+        '"flyball.consumer.external.pika_channel.RegulatedChannel"',
         '"str"',
         '"confluent_kafka.cimpl.Message[bytes, bytes] | None"',
         '"float"',
