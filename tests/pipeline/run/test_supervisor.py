@@ -22,7 +22,7 @@ import os, subprocess, sys, time
 child = subprocess.Popen(["sleep", "600"])
 with open(sys.argv[1], "a") as file:
     file.write(f"{os.getpid()} {child.pid}\\n")
-from flyball.pipeline.supervisor import say_ready
+from flyball.pipeline.run.supervisor import say_ready
 say_ready()
 time.sleep(600)
 """

@@ -26,7 +26,7 @@ def test_an_order_comes_out_of_its_file_as_it_went_in(tmp_path: Path, name: str)
 
 PINNED = """
 import os, subprocess, threading
-from flyball.pipeline import worker
+from flyball.pipeline.run import worker
 child = subprocess.Popen(["sleep", "600"])
 stop = threading.Event()
 thread = threading.Thread(target=stop.wait)

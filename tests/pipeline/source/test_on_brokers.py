@@ -27,7 +27,7 @@ JOB = """
 import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from flyball.pipeline.source import FlyballSource
+from flyball.pipeline.source.datasource import FlyballSource
 
 folder, logs, batch = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 settings = {"ui.enabled": "false", "driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}

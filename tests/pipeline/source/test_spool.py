@@ -68,7 +68,7 @@ def spooled_ids(log_url: str, log: str) -> list[int]:
 
 RUN = """
 import asyncio, sys
-from flyball.pipeline import spool
+from flyball.pipeline.source import spool
 async def main():
     spool._WINDOW = 20  # many small batches, so that kills hit all places
     await spool.Spooler(*sys.argv[1:]).run(asyncio.Event())

@@ -178,7 +178,7 @@ def test_a_batch_that_is_repeated_goes_by_its_first_thresholds(
 RUN = """
 import sys
 from pathlib import Path
-from flyball.pipeline.app import InlinePipeline
+from flyball.pipeline.run.inline import InlinePipeline
 from tests.pipeline.tier1.test_monitor import config, run
 if __name__ == "__main__":
     run(InlinePipeline(sys.argv[1], config(), Path(sys.argv[2])))

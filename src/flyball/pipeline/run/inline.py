@@ -21,9 +21,9 @@ from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.levels import Wanted, lanes_name
 from flyball.pipeline.logs.totals import Totals
 from flyball.pipeline.logs.writer import LogSinks
-from flyball.pipeline.polling import wait_until
 from flyball.pipeline.run.checkpoint import last_offset
 from flyball.pipeline.run.checks import check_broker_reach, check_lane_count
+from flyball.pipeline.run.polling import wait_until
 from flyball.pipeline.run.queries import Queries
 from flyball.pipeline.run.session import spark_session
 from flyball.pipeline.sinks import Sinks

@@ -36,8 +36,8 @@ from flyball.pipeline.logs.levels import (
 )
 from flyball.pipeline.logs.totals import Totals
 from flyball.pipeline.logs.writer import LogSinks
-from flyball.pipeline.polling import POLL_S, wait_until
 from flyball.pipeline.run.checks import check_broker_reach, check_lane_count
+from flyball.pipeline.run.polling import POLL_S, wait_until
 from flyball.pipeline.run.queries import PipelineFailed
 from flyball.pipeline.run.spark_submit import is_submitted, leave_gateway, submitted_settings
 from flyball.pipeline.run.supervisor import Supervisor

@@ -20,9 +20,9 @@ from flyball.backoff import delays_s
 from flyball.errors import FlyballError
 from flyball.loops.policy import Receipt
 from flyball.pipeline.config.pipeline import PipelineConfig
-from flyball.pipeline.failure_codes import kind_of, kind_of_query, without_code
 from flyball.pipeline.policy import failures
-from flyball.pipeline.polling import POLL_S
+from flyball.pipeline.run.failure_codes import kind_of, kind_of_query, without_code
+from flyball.pipeline.run.polling import POLL_S
 from flyball.pipeline.sql.columns import Columns
 from flyball.pipeline.telemetry import ReceiptFile, restart_receipt
 from flyball.pipeline.tier1.monitor import sampled_columns

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 from flyball.errors import FlyballError
-from flyball.pipeline.polling import wait_until
+from flyball.pipeline.run.polling import wait_until
 
 
 class StoppedEarly(FlyballError, RuntimeError):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from flyball.backoff import delays_s
 from flyball.pipeline.policy import failures
-from flyball.pipeline.polling import POLL_S
+from flyball.pipeline.run.polling import POLL_S
 from flyball.pipeline.run.queries import PipelineFailed
 from flyball.processes import guardian
 from flyball.processes.process import OwnProcess, tail

@@ -27,7 +27,7 @@ from flyball.pipeline.combine.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.levels import rules_name
 from flyball.pipeline.logs.writer import LogSinks
-from flyball.pipeline.polling import POLL_S
+from flyball.pipeline.run.polling import POLL_S
 from flyball.pipeline.run.queries import FailedForGood, Queries
 from flyball.pipeline.run.session import spark_session
 from flyball.pipeline.run.supervisor import FOR_GOOD, say_ready

@@ -15,7 +15,7 @@ from typing import Protocol
 from flyball.backoff import delays_s
 from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.errors import FlyballError
-from flyball.pipeline.polling import POLL_S
+from flyball.pipeline.run.polling import POLL_S
 from flyball.pipeline.run.step_thread import Stepping
 
 _MOST_BYTES = 16_000_000

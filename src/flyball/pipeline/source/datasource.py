@@ -50,8 +50,8 @@ from pyspark.sql.streaming.datasource import (
 from flyball.brokers.log_reader import open_log_reader
 from flyball.control.controllers.pi import Pi
 from flyball.errors import InvalidValue
-from flyball.pipeline.failure_codes import coded_failures
 from flyball.pipeline.policy import FlowControl
+from flyball.pipeline.run.failure_codes import coded_failures
 from flyball.pipeline.source.parse import parser_of
 from flyball.pipeline.source.plans import Bounds, Offset, OwnLane, Plan, Readers, SharedLanes, WholeLog
 from flyball.pipeline.source.sampling import EventSample, rows_of_each

@@ -9,7 +9,7 @@ from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.brokers.port import NoSuchChannel
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.marks import is_mark
-from flyball.pipeline.polling import POLL_S
+from flyball.pipeline.run.polling import POLL_S
 from flyball.pipeline.run.step_thread import Stepping
 from flyball.pipeline.tier2.stage import AlertHandler
 

@@ -17,9 +17,9 @@ import pytest
 from flyball.brokers import Message, connect
 from flyball.brokers.port import Unconfirmed, Unreachable
 from flyball.pipeline.config.pipeline import PipelineConfig
-from flyball.pipeline.failure_codes import CodedFailure, coded_failures, kind_of, kind_of_query
 from flyball.pipeline.logs.writer import SinkFailed
 from flyball.pipeline.policy.failures import FailureKind
+from flyball.pipeline.run.failure_codes import CodedFailure, coded_failures, kind_of, kind_of_query
 from flyball.pipeline.run.queries import FailedForGood, Queries
 from flyball.servers.rabbitmq import RabbitMqNode, installed
 

@@ -36,7 +36,7 @@ def coded_failures() -> Iterator[None]:
     ...     raise Unreachable("nobody answers")
     Traceback (most recent call last):
         ...
-    flyball.pipeline.failure_codes.CodedFailure: [flyball:unreachable] Unreachable: nobody answers
+    flyball.pipeline.run.failure_codes.CodedFailure: [flyball:unreachable] Unreachable: nobody answers
     """
     try:
         yield
@@ -50,8 +50,8 @@ def coded_failures() -> Iterator[None]:
 def without_code(reason: str) -> str:
     """The reason as people read it.
 
-    >>> without_code("flyball.pipeline.failure_codes.CodedFailure: [flyball:unreachable] Unreachable: no answer")
-    'Unreachable: no answer'
+    >>> without_code("flyball.pipeline.run.failure_codes.CodedFailure: [flyball:unreachable] Unreachable: gone")
+    'Unreachable: gone'
     """
     return _CODE.split(reason)[-1]
 
