@@ -43,13 +43,16 @@ def new_id() -> str:
     return f"{_ids.getrandbits(128):032x}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Message:
     """What a publisher sends and a consumer receives.
 
     `id` stays the same however often the message is sent or delivered; it is what repeats are recognised by.
     `key` chooses the partition of a log and is any bytes. `event_time_s` is when the thing happened, in
     seconds since 1970, which may be long before it was sent.
+
+    Not frozen, as that triples the time to build one, but not to be changed once it was sent or received: others
+    may hold the same object. `dataclasses.replace` makes a changed one.
     """
 
     body: bytes
@@ -60,7 +63,7 @@ class Message:
     content_type: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SendResult:
     """What became of one message of a batch: stored (`error` None), or not, and why.
 
@@ -79,7 +82,7 @@ class SendResult:
         return self.error is None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delivery:
     """One message in the hands of a receiver, to be settled there exactly once.
 
@@ -96,7 +99,7 @@ class Delivery:
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Record:
     """One message at its place in a log."""
 

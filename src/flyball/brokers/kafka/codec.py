@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from flyball.brokers.core.fast import DELIVERY, MESSAGE, DeliveryDraft, MessageDraft, quick_message
 from flyball.brokers.port import Delivery, HeaderValue, Message
 
 ID, CONTENT_TYPE, EVENT_TIME, TYPES = "message-id", "content-type", "event-time", "header-types"
@@ -67,8 +66,7 @@ def _as_text(value: bool | int | float) -> str:
 
 def to_message(record: Any) -> Message:
     """The message of a record as confluent-kafka hands it out."""
-    message: Message = _full_message(record, dict(record.headers() or ()))
-    return message
+    return _full_message(record, dict(record.headers() or ()))
 
 
 def to_deliveries(
@@ -77,11 +75,10 @@ def to_deliveries(
     """First deliveries of records, numbered from `tag`.
 
     The offset after the last one of each (topic, partition) goes into `ends`; records that are none but tell an
-    error go into `errors`. It is the hottest loop of the adapter, so objects are built in place and what is the
-    same for a run of records is done once a run. Nearly all records have exactly one header, our id; others
-    take the long way.
+    error go into `errors`. It is the hottest loop of the adapter, so what is the same for a run of records is done
+    once a run. Nearly all records have exactly one header, our id; others take the long way.
     """
-    deliveries: list[Any] = []
+    deliveries: list[Delivery] = []
     keep = deliveries.append
     channel, place, offset = "", -1, -1
     for record in records:
@@ -95,32 +92,17 @@ def to_deliveries(
         offset = record.offset()
         headers = record.headers()
         if headers and len(headers) == 1 and headers[0][0] == ID:
-            message: Any = MessageDraft()
-            message.body = record.value() or b""
-            message.id = headers[0][1].decode()
-            message.key = record.key()
-            message.headers = _NO_HEADERS
-            message.event_time_s = message.content_type = None
-            message.__class__ = MESSAGE
+            message = Message(record.value() or b"", headers[0][1].decode(), record.key(), _NO_HEADERS)
         else:
             message = _full_message(record, dict(headers or ()))
-        delivery = DeliveryDraft()
-        delivery.message = message
-        delivery.channel = channel
-        delivery.tag = tag
-        delivery.redelivered = False
-        delivery.attempt = 1
-        delivery.partition = partition
-        delivery.offset = offset
-        delivery.__class__ = DELIVERY
-        keep(delivery)
+        keep(Delivery(message, channel, tag, False, 1, partition, offset))
         tag += 1
     ends[channel, place] = offset + 1
     ends.pop(("", -1), None)
     return deliveries
 
 
-def _full_message(record: Any, raw: dict[str, bytes | None]) -> Any:
+def _full_message(record: Any, raw: dict[str, bytes | None]) -> Message:
     id, content_type = raw.pop(ID, None), raw.pop(CONTENT_TYPE, None)
     event_time, types = raw.pop(EVENT_TIME, None), raw.pop(TYPES, None)
     raw.pop(NUMBERED, None)
@@ -131,7 +113,7 @@ def _full_message(record: Any, raw: dict[str, bytes | None]) -> Any:
             happened_s = stamp_ms / 1000
         id = f"{record.topic()}:{record.partition()}:{record.offset()}".encode()
     letters: dict[str, str] = json.loads(types) if types else {}
-    return quick_message(
+    return Message(
         record.value() or b"",
         id.decode(),
         record.key(),

@@ -21,7 +21,6 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from flyball.brokers.core.fast import quick_result
 from flyball.brokers.kafka.codec import NUMBERED, to_headers
 from flyball.brokers.kafka.config import KafkaSettings, too_large, typed, unconfirmed
 from flyball.brokers.port import BrokerError, Message, SendResult, Unreachable
@@ -67,7 +66,7 @@ class _Batch:
         """The client's delivery report; runs on the producer's thread."""
         id = self.messages[index].id
         if error is None:
-            self.results[index] = quick_result(id, record.partition(), record.offset())
+            self.results[index] = SendResult(id, None, False, record.partition(), record.offset())
         elif error.code() in _UNKNOWN_FATE:
             self.results[index] = SendResult(id, unconfirmed(self._settings, self._settings.confirm_timeout_s))
         else:

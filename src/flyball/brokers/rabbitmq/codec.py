@@ -19,7 +19,6 @@ from typing import Any
 
 import pika
 
-from flyball.brokers.core.fast import quick_message
 from flyball.brokers.port import BrokerError, HeaderValue, Message, TooLarge, new_id
 from flyball.errors import InvalidValue
 
@@ -107,7 +106,7 @@ def from_wire(properties: Any, body: bytes) -> tuple[Message, int | None]:
         if raw:
             headers = {name: value if type(value) in _PLAIN else _plain(value) for name, value in raw.items()}
     id = properties.message_id or new_id()
-    return quick_message(body, id, key, headers, event_time_s, properties.content_type), count
+    return Message(body, id, key, headers, event_time_s, properties.content_type), count
 
 
 _NO_HEADERS: Mapping[str, HeaderValue] = MappingProxyType({})

@@ -27,13 +27,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from pika import spec
 from pika.exceptions import AMQPError
 
 from flyball.brokers.core.dedup import FinishedIds
-from flyball.brokers.core.fast import DELIVERY, DeliveryDraft
 from flyball.brokers.core.receiver import BaseReceiver
 from flyball.brokers.core.round_trip import SLACK_S, RoundTrip
 from flyball.brokers.port import BrokerError, Delivery, NoSuchChannel
@@ -261,15 +260,7 @@ class RabbitReceiver(BaseReceiver):
             self._wake_tag = _NO_TAG
             self._arrived()
         if not redelivered:
-            draft = DeliveryDraft()
-            draft.message = message
-            draft.channel = channel
-            draft.tag = tag
-            draft.redelivered = False
-            draft.attempt = 1
-            draft.partition = draft.offset = None
-            draft.__class__ = DELIVERY
-            self._parked.append(cast(Delivery, draft))
+            self._parked.append(Delivery(message, channel, tag, False, 1))
             return
         if count is not None:
             if not self._counting.counts:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from flyball.brokers.core.fast import quick_message
 from flyball.brokers.port import HeaderValue, Message
 from flyball.errors import FlyballError
 
@@ -116,9 +115,9 @@ def decode(raw: bytes, stream: str, offset: int) -> Message:
     if raw[:4] == b"\x00Ss\xc0" and raw[5:7] == b"\x01\xa1":
         at = 8 + raw[7]
         if raw[at : at + 4] == b"\x00Su\xa0":
-            return quick_message(raw[at + 5 :], raw[8:at].decode(), None, _NO_HEADERS, None, None)
+            return Message(raw[at + 5 :], raw[8:at].decode(), None, _NO_HEADERS, None, None)
         if raw[at : at + 4] == b"\x00Su\xb0":
-            return quick_message(raw[at + 8 :], raw[8:at].decode(), None, _NO_HEADERS, None, None)
+            return Message(raw[at + 8 :], raw[8:at].decode(), None, _NO_HEADERS, None, None)
     try:
         return _walk(raw, stream, offset)
     except (IndexError, ValueError, struct.error) as error:
@@ -146,7 +145,7 @@ def _walk(raw: bytes, stream: str, offset: int) -> Message:
     content_type = properties[_CONTENT_TYPE_FIELD] if len(properties) > _CONTENT_TYPE_FIELD else None
     key, happened_s = application.pop(KEY, None), application.pop(EVENT_TIME, None)
     headers = {name: value for name, value in application.items() if isinstance(value, str | int | float | bytes)}
-    return quick_message(
+    return Message(
         b"".join(bodies),
         f"{stream}:{offset}" if id is None else str(id),
         key,

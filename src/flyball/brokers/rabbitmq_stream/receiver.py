@@ -17,7 +17,6 @@ from rstream import schema
 from rstream.constants import OffsetType
 
 from flyball.backoff import delays_s
-from flyball.brokers.core.fast import DELIVERY, DeliveryDraft
 from flyball.brokers.core.log_receiver import LogReceiver
 from flyball.brokers.core.positions import Place
 from flyball.brokers.port import BrokerError, Delivery
@@ -177,16 +176,7 @@ class StreamReceiver(LogReceiver):
         log, number = partition.place
         entries, offset, tag = chunk.entries[:limit], chunk.first, self._next_tag
         for raw in entries:
-            delivery = DeliveryDraft()
-            delivery.message = decode(raw, log, offset)
-            delivery.channel = log
-            delivery.tag = tag
-            delivery.redelivered = False
-            delivery.attempt = 1
-            delivery.partition = number
-            delivery.offset = offset
-            delivery.__class__ = DELIVERY
-            into.append(delivery)  # type: ignore[arg-type]  # it just became one
+            into.append(Delivery(decode(raw, log, offset), log, tag, False, 1, number, offset))
             offset += 1
             tag += 1
         self._next_tag, self._delivered[partition.place] = tag, offset

@@ -17,7 +17,6 @@ from contextlib import suppress
 
 from rstream import schema
 
-from flyball.brokers.core.fast import quick_result
 from flyball.brokers.port import BrokerError, Message, SendResult, TooLarge, Unconfirmed, Unreachable
 from flyball.brokers.rabbitmq_stream.codec import encode
 from flyball.brokers.rabbitmq_stream.connection import FAILURES, StreamClient, StreamSettings, stream_name, typed
@@ -201,7 +200,7 @@ class StreamSender:
             entry = take(publishing_id, None)
             if entry is not None:
                 batch, index = entry
-                batch.settle(index, quick_result(batch.messages[index].id, number, None))
+                batch.settle(index, SendResult(batch.messages[index].id, partition=number))
 
     def _refused(self, frame: schema.PublishError) -> None:
         self._confirms += 1

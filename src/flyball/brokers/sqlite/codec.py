@@ -20,7 +20,6 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, repeat
 
-from flyball.brokers.core.fast import make_many
 from flyball.brokers.port import HeaderValue, Message
 
 _HEADER = struct.Struct("<BBHII")
@@ -119,7 +118,7 @@ class Batch:
             known = self._extras["types"]
             types = repeat(known[0]) if len(known) == 1 else known[low:high]
         ids = self._id_range(low, high)
-        return make_many(Message, high - low, bodies, ids, keys, headers, times, types)
+        return list(map(Message, bodies, ids, keys, headers, times, types))
 
     def _id_range(self, low: int, high: int) -> list[str]:
         if not self._width:

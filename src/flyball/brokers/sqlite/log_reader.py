@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any, Self
 
-from flyball.brokers.core.fast import make_many
 from flyball.brokers.core.names import check_name
 from flyball.brokers.log_reader import LogChunk
 from flyball.brokers.port import Record, Unsupported, no_such_channel
@@ -55,7 +54,7 @@ class SqliteLogReader:
         for first, low, high, batch, stored_s in self._batches(partition, start, stop):
             messages = batch.messages(low, high)
             offsets = range(first + low, first + high)
-            yield make_many(Record, high - low, repeat(partition), offsets, messages, repeat(stored_s))
+            yield list(map(Record, repeat(partition), offsets, messages, repeat(stored_s)))
 
     def _batches(self, partition: int, start: int, stop: int) -> Iterator[tuple[int, int, int, Batch, float]]:
         """(first offset, range of the batch that is wanted, batch, time it was stored), in order."""

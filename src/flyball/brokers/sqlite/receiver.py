@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
-from flyball.brokers.core.fast import make_many
 from flyball.brokers.core.receiver import BaseReceiver
 from flyball.brokers.port import Delivery
 from flyball.brokers.sqlite import claims as sqlite_claims
@@ -100,16 +99,17 @@ class SqliteReceiver(BaseReceiver):
         first = loaded.first_offset + claimed.low
         tags = list(itertools.islice(self._tags, count))
         self._places.update(zip(tags, zip(repeat(claimed.batch), range(claimed.low, claimed.high)), strict=False))
-        return make_many(
-            Delivery,
-            count,
-            loaded.batch.messages(claimed.low, claimed.high),
-            repeat(loaded.channel),
-            tags,
-            repeat(claimed.attempts > 1),
-            repeat(claimed.attempts),
-            repeat(loaded.partition),
-            repeat(None) if loaded.partition is None else range(first, first + count),
+        return list(
+            map(
+                Delivery,
+                loaded.batch.messages(claimed.low, claimed.high),
+                repeat(loaded.channel),
+                tags,
+                repeat(claimed.attempts > 1),
+                repeat(claimed.attempts),
+                repeat(loaded.partition),
+                repeat(None) if loaded.partition is None else range(first, first + count),
+            )
         )
 
     def _keep(self, batch: int, loaded: _Loaded) -> None:

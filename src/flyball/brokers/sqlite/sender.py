@@ -11,7 +11,6 @@ from itertools import repeat
 
 from flyball.backoff import delays_s
 from flyball.brokers.core.checks import full, too_large
-from flyball.brokers.core.fast import make_many
 from flyball.brokers.port import BrokerError, Message, SendResult
 from flyball.brokers.sqlite import append as sqlite_append
 from flyball.brokers.sqlite.admin import Channel
@@ -75,12 +74,11 @@ class SqliteSender:
                 self._waiting -= 1
 
     def _stored(self, chunk: Chunk, first: int) -> list[SendResult]:
-        count = len(chunk.places)
         ids = [message.id for message in chunk.messages]
-        is_log = self._channel.kind == "log"
-        partitions = repeat(chunk.partition if is_log else None)
-        offsets = range(first, first + count) if is_log else repeat(None)
-        return make_many(SendResult, count, ids, repeat(None), repeat(False), partitions, offsets)
+        if self._channel.kind == "queue":
+            return list(map(SendResult, ids))
+        offsets = range(first, first + len(ids))
+        return list(map(SendResult, ids, repeat(None), repeat(False), repeat(chunk.partition), offsets))
 
     async def _append(self, todo: Sequence[Chunk], sequence: int | None) -> Appended:
         name, producer, topology = self._channel.name, self._producer, self._session.topology
