@@ -14,10 +14,9 @@ from typing import Any
 import pika
 import pytest
 
-from flyball import Consumer
-from flyball.brokers import Message, connect
-from flyball.consumer.policy.goals import Capacity, Rate
-from flyball.consumer.policy.retry import RetryPolicy
+from flyball import Capacity, Consumer, Message, Rate, RetryPolicy, connect
+from flyball.brokers import Delivery
+from flyball.brokers.core.receiver import BaseReceiver
 from flyball.errors import InvalidValue
 from flyball.servers.rabbitmq import RabbitMqNode
 from flyball.store import SqliteDatabase
@@ -191,6 +190,30 @@ def test_a_stop_acknowledges_what_is_done_and_gives_back_the_rest(memory: Any) -
             gate.set()  # the ten under way finish, nothing new begins
         assert log.ids == ids[:13]
         assert await waiting(memory.url, memory.name) == 17
+
+    asyncio.run(scenario())
+
+
+def test_an_acknowledgement_that_is_under_way_at_the_stop_is_finished(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledge = BaseReceiver.ack
+    begun = asyncio.Event()
+
+    async def acknowledge_slowly(self: BaseReceiver, *deliveries: Delivery) -> None:
+        begun.set()
+        await asyncio.sleep(0.5)
+        await acknowledge(self, *deliveries)
+
+    async def handle(_: Message) -> None: ...
+
+    async def scenario() -> None:
+        await memory.send(bodies(1))
+        monkeypatch.setattr(BaseReceiver, "ack", acknowledge_slowly)
+        async with Consumer(memory.url, handler=handle, **memory.arguments) as consumer:
+            await begun.wait()
+        assert consumer.stats.acked == 1
+        assert await waiting(memory.url, memory.name) == 0
 
     asyncio.run(scenario())
 

@@ -64,6 +64,7 @@ class Handling:
         self._wake_acker = asyncio.Event()
         self._acker = asyncio.create_task(self._acknowledge())
         self._stopping = asyncio.Event()
+        self._all_handled = False
         self.room = asyncio.Event()
         self.failed = self.retried = self.dead_lettered = self.returned = self.acked = self.repeats = 0
 
@@ -93,9 +94,9 @@ class Handling:
                 task.cancel()
             if late:
                 await asyncio.wait(late, timeout=1.0)
-        self._acker.cancel()
-        await asyncio.gather(self._acker, return_exceptions=True)
-        await self._flush()
+        self._all_handled = True
+        self._wake_acker.set()
+        await self._acker  # not cancelled: what it is sending would be lost, and handled again after a restart
         if self._workers is not None:
             self._workers.close()
 
@@ -235,7 +236,7 @@ class Handling:
         self._wake_acker.set()
 
     async def _acknowledge(self) -> None:
-        while True:
+        while not self._all_handled:
             await self._wake_acker.wait()
             self._wake_acker.clear()
             await self._flush()
