@@ -16,6 +16,7 @@ from flyball.consumer.policy import (
     FIRST_WINDOW,
     WINDOW_LIMITS,
     AimState,
+    ConsumerDisturbances,
     DrainBy,
     Goal,
     Knee,
@@ -106,7 +107,9 @@ def test_a_window_that_is_too_wide_is_cut_even_where_messages_are_lacking() -> N
     state, window = start(policy, 13.6), 13.6
     for k in range(60):
         rate = min(window / 0.017, 600.0)
-        disturbances = (math.nan, 0.034, 1.0 if rate < 600.0 else 0.0, math.nan, math.nan, rate, math.nan, rate)
+        disturbances = ConsumerDisturbances(
+            residence_s=0.034, used=1.0 if rate < 600.0 else 0.0, rate_per_s=rate, done_per_s=rate
+        )
         state, receipt = decide(policy, state, Observation(float(k), 400.0, rate, None, disturbances))
         assert isinstance(receipt.command, float)
         window = receipt.command
@@ -130,7 +133,9 @@ def test_what_is_off_by_less_than_is_worth_a_move_is_corrected_all_the_same() ->
     state, window, rates = start(policy, 6.8), 6.8, []
     for k in range(60):
         rates.append(0.992 * window / 0.017)
-        disturbances = (math.nan, 0.017, 1.0, math.nan, math.nan, rates[-1], math.nan, rates[-1])
+        disturbances = ConsumerDisturbances(
+            residence_s=0.017, used=1.0, rate_per_s=rates[-1], done_per_s=rates[-1]
+        )
         state, receipt = decide(policy, state, Observation(float(k), 400.0, rates[-1], None, disturbances))
         assert isinstance(receipt.command, float)
         window = receipt.command

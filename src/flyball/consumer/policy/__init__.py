@@ -29,16 +29,10 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from flyball.consumer.policy.goals import (
-    DEPTH,
-    DONE_PER_S,
-    HANDLING_P95_S,
-    LITTLE,
-    PUBLISH_PER_S,
-    RATE_PER_S,
     RESIDENCE_S,
-    USED,
     AimState,
     Capacity,
+    ConsumerDisturbances,
     DrainBy,
     Goal,
     Latency,
@@ -47,6 +41,7 @@ from flyball.consumer.policy.goals import (
     Seen,
     Target,
     aim,
+    disturbances_of,
     parse_goal,
     published_per_s,
 )
@@ -61,19 +56,13 @@ from flyball.control.wrappers.dither import DitherState, dither_step
 from flyball.errors import InvalidValue
 
 __all__ = [
-    "DEPTH",
     "DITHER_S",
-    "DONE_PER_S",
     "FIRST_WINDOW",
-    "HANDLING_P95_S",
-    "LITTLE",
-    "PUBLISH_PER_S",
-    "RATE_PER_S",
     "RESIDENCE_S",
-    "USED",
     "WINDOW_LIMITS",
     "AimState",
     "Capacity",
+    "ConsumerDisturbances",
     "DitherState",
     "DrainBy",
     "Fed",
@@ -91,6 +80,7 @@ __all__ = [
     "after_failure",
     "aim",
     "default_trim",
+    "disturbances_of",
     "dither_step",
     "guard_for",
     "parse_goal",

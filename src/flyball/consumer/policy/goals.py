@@ -15,16 +15,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from flyball.control.filters import ewma
+from flyball.control.step import Sample
 from flyball.errors import InvalidValue
-
-# Places of the measured disturbances in `Sample.disturbances`, for feed-forward and scheduling (NaN: unknown).
-LITTLE, RESIDENCE_S, USED, DEPTH, PUBLISH_PER_S, RATE_PER_S, HANDLING_P95_S, DONE_PER_S = range(8)
 
 _KEEP_PUBLISH = 0.5  # part of the old estimate of the publish rate that stays: depth is read once a second
 _PEAK = 1.2  # growth of the publish rate within a second that is no chance: believed at once
+_FULL = 0.8  # share of the time in which the window is used up, from which it counts as full
 _KEEP_UP = 1.2  # with nothing waiting, a drain goal follows the publishers with this much to spare
 
 
@@ -166,13 +165,54 @@ class AimState:
     deadline_s: float | None = None
 
 
+class ConsumerDisturbances(NamedTuple):
+    """What a consumer's loop measures beside the rate, as `Sample.disturbances`; None: not known.
+
+    A controller of the catalogue takes them by their number: 0, `window`, for feed-forward, or `RESIDENCE_S` for a
+    schedule of gains.
+    """
+
+    window: float | None = None
+    """What the goal needs by Little's law: set point × residence time."""
+    residence_s: float | None = None
+    used: float | None = None
+    depth: float | None = None
+    publish_per_s: float | None = None
+    rate_per_s: float | None = None
+    handling_p95_s: float | None = None
+    done_per_s: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the window was used up, so that the rate says something about it."""
+        return self.used is None or self.used >= _FULL
+
+
+RESIDENCE_S = ConsumerDisturbances._fields.index("residence_s")
+
+
+def disturbances_of(sample: Sample) -> ConsumerDisturbances:
+    """The disturbances of a sample by name; what is missing, or no finite number, is not known.
+
+    >>> disturbances_of(Sample(1.0, 1.0, 400.0, 390.0, 6.8, (None, 0.017, math.nan)))[:4]
+    (None, 0.017, None, None)
+    """
+    if isinstance(sample.disturbances, ConsumerDisturbances):
+        return sample.disturbances
+    return ConsumerDisturbances(*map(_finite, sample.disturbances[: len(ConsumerDisturbances._fields)]))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What the loop is told: where to go, where it is, and what else was measured."""
 
     setpoint: float
     measurement: float | None
-    disturbances: tuple[float, ...]
+    disturbances: ConsumerDisturbances
 
 
 def aim(goal: Goal, state: AimState, seen: Seen) -> tuple[AimState, Target]:
@@ -206,20 +246,18 @@ def aim(goal: Goal, state: AimState, seen: Seen) -> tuple[AimState, Target]:
             deadline = seen.time_s + goal.seconds if deadline is None else deadline
             setpoint = (publish or 0.0) + waiting / max(deadline - seen.time_s, seen.dt_s)
     residence = seen.residence_s
-    disturbances = tuple(
-        math.nan if value is None else float(value)
-        for value in (
-            None if residence is None or isinstance(goal, Latency) else setpoint * residence,
-            residence,
-            seen.used,
-            seen.depth,
-            publish,
-            seen.rate_per_s,
-            seen.handling_p95_s,
-            seen.done_per_s,
-        )
+    by_law = None if residence is None or isinstance(goal, Latency) else setpoint * residence
+    values = (
+        by_law,
+        residence,
+        seen.used,
+        seen.depth,
+        publish,
+        seen.rate_per_s,
+        seen.handling_p95_s,
+        seen.done_per_s,
     )
-    return AimState(publish, deadline), Target(setpoint, measurement, disturbances)
+    return AimState(publish, deadline), Target(setpoint, measurement, ConsumerDisturbances(*map(_finite, values)))
 
 
 def _positive(name: str, value: float, unit: str) -> None:

@@ -22,8 +22,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from flyball.consumer.policy.goals import DEPTH, HANDLING_P95_S, PUBLISH_PER_S, RATE_PER_S, RESIDENCE_S, USED
-from flyball.consumer.policy.little import FULL, disturbance
+from flyball.consumer.policy.goals import disturbances_of
 from flyball.control.controllers.common import (
     HOLD_NOT_FINITE,
     applied_or,
@@ -57,10 +56,14 @@ class KneeState:
 class Knee:
     """As many in flight as the handlers can take: for the goals capacity and latency.
 
+    >>> from flyball.consumer.policy.goals import ConsumerDisturbances
     >>> regulator, state, window, seen = Knee(), Knee().initial(1.0), 1.0, []
     >>> for k in range(30):  # handlers that take 10 ms, eight at a time: 800/s, the knee is a window of 8
     ...     rate = min(window / 0.01, 800.0)
-    ...     measured = (math.nan, window / rate, 1.0, math.nan, math.nan, rate, window / rate)
+    ...     residence_s = window / rate
+    ...     measured = ConsumerDisturbances(
+    ...         residence_s=residence_s, used=1.0, rate_per_s=rate, handling_p95_s=residence_s
+    ...     )
     ...     state, action = regulator.step(state, Sample(k, 1.0, rate, rate, window, measured))
     ...     window = action.command
     >>> round(rate), round(window, 1)
@@ -79,7 +82,8 @@ class Knee:
         return KneeState(as_scalar(command))
 
     def step(self, state: KneeState, sample: Sample) -> tuple[KneeState, Action]:
-        rate, residence = disturbance(sample, RATE_PER_S), disturbance(sample, RESIDENCE_S)
+        disturbances = disturbances_of(sample)
+        rate, residence = disturbances.rate_per_s, disturbances.residence_s
         in_force = applied_or(sample, state.command)
         if scalar_error(sample) is None:
             return state, hold_unusable(sample)
@@ -95,22 +99,20 @@ class Knee:
             base = residence
         felt = _FELT if residence > _ALONE * base else max(0, state.felt - 1)
         after = replace(state, base_s=base, window=in_force, residence_s=residence, felt=felt)
-        used = disturbance(sample, USED)
         wanted = rate * base * (1.0 + self.headroom) + 1.0
         parts, saturated = {"knee": rate * base, "spare": wanted - rate * base}, 0
         code, reason = ReasonCode.UNSPECIFIED, ""
         growth = 2.0
-        depth = disturbance(sample, DEPTH)
-        if depth is not None and not felt:
-            asked = (disturbance(sample, PUBLISH_PER_S) or rate) + depth / max(sample.dt, 1e-3)
+        if disturbances.depth is not None and not felt:
+            asked = (disturbances.publish_per_s or rate) + disturbances.depth / max(sample.dt, 1e-3)
             ahead = asked * base * (1.0 + self.headroom) + 1.0
             if ahead > wanted:
                 wanted, growth = ahead, _LEAP
                 parts["ff"] = (asked - rate) * base
-        if used is not None and used < FULL:
+        if not disturbances.is_full:
             wanted = max(in_force, wanted)
             code, reason = ReasonCode.STARVED, "the queue had no more than this"
-        handling = disturbance(sample, HANDLING_P95_S)
+        handling = disturbances.handling_p95_s
         if self.p95_s is not None and handling is not None and handling > _STEADY * self.p95_s:
             wanted = min(wanted, in_force * clamp(_STEADY * self.p95_s / handling, 0.5, 1.0))
             saturated = -1 if base > self.p95_s else 0

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyball.consumer.policy import reachability as reach
-from flyball.consumer.policy.goals import DONE_PER_S, RESIDENCE_S, USED
+from flyball.consumer.policy.goals import ConsumerDisturbances, disturbances_of
 from flyball.consumer.policy.reachability import Reach
 from flyball.control.controllers.common import (
     HOLD_NOT_FINITE,
@@ -43,7 +43,6 @@ from flyball.control.limits import clamp
 from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold
 from flyball.control.wrappers.common import check_inner
 
-FULL = 0.8  # share of the time in which the window is used up, from which it counts as full
 _UNSETTLED = 3  # samples after a change from which the trim learns nothing
 _MOST_ERROR = 0.25  # a relative error beyond it is no matter for the trim
 _MOST_JUMP = 2.0  # factor by which the residence time is believed to have changed within a sample
@@ -85,12 +84,12 @@ class LittleState:
 class Little:
     """Window = goal × residence time measured per message, trimmed by feedback: the consumer's default.
 
-    Needs the residence time as the measured disturbance `RESIDENCE_S` and the used share of the window as
-    `USED`; a `Consumer` and its twin supply both. It goes to a new goal at once.
+    Needs the residence time and the used share of the window (`ConsumerDisturbances`); a `Consumer` and its twin
+    supply both. It goes to a new goal at once.
 
     >>> regulator = Little()
     >>> state = regulator.initial(1.0)
-    >>> seen = (math.nan, 0.017, 1.0)  # 17 ms a message, the window was full
+    >>> seen = ConsumerDisturbances(residence_s=0.017, used=1.0)  # 17 ms a message, the window was full
     >>> state, action = regulator.step(state, Sample(1.0, 1.0, 400.0, 58.8, 1.0, seen))
     >>> round(action.command, 2), action.parts
     (6.8, {'ff': 6.8..., 'trim': 0.0})
@@ -121,7 +120,9 @@ class Little:
         return LittleState(as_scalar(command), self.inner.initial(1.0))
 
     def step(self, state: LittleState, sample: Sample) -> tuple[LittleState, Action]:
-        state, jumped = self._residence(state, self._fresh(state, sample))
+        disturbances = disturbances_of(sample)
+        full = disturbances.is_full
+        state, jumped = self._residence(state, self._fresh(state, sample, disturbances))
         if scalar_error(sample) is None or sample.measurement is None:
             return state, hold_unusable(sample)
         if state.residence_s is None:
@@ -134,8 +135,6 @@ class Little:
                 f"a goal of {goal:g} messages a second has no window: held", ReasonCode.HELD_INVALID_SAMPLE
             )
         in_force = applied_or(sample, state.command)
-        used = disturbance(sample, USED)
-        full = used is None or used >= FULL
         changed = jumped or goal != state.setpoint
         calm = 0 if changed else state.calm + 1
         trim, factor, action = state.trim, state.factor, None
@@ -146,10 +145,8 @@ class Little:
             )
             if action.command is not None:
                 factor = clamp(as_scalar(action.command), *_TRIM)
-        done = disturbance(
-            sample, DONE_PER_S
-        )  # what is handed over rises with the window, what is finished may not
-        finished = rate if done is None else min(rate, done)
+        # what is handed over rises with the window, what is finished may not
+        finished = rate if disturbances.done_per_s is None else min(rate, disturbances.done_per_s)
         seen = reach.watch(state.reach, goal, finished, in_force, state.residence_s, full)
         by_law = goal * state.residence_s
         command = by_law * factor
@@ -164,22 +161,19 @@ class Little:
             code, reason = reach.explain(seen, goal)
         elif not full:
             code = ReasonCode.STARVED
-            reason = (
-                f"the queue had no more: the window was full for {0.0 if used is None else used:.0%} of the time"
-            )
+            reason = f"the queue had no more: the window was full for {disturbances.used or 0.0:.0%} of the time"
         after = replace(state, command=command, trim=trim, factor=factor, setpoint=goal, calm=calm, reach=seen)
         return after, Action(command, parts, saturated, reason, code)
 
     @staticmethod
-    def _fresh(state: LittleState, sample: Sample) -> float | None:
+    def _fresh(state: LittleState, sample: Sample, disturbances: ConsumerDisturbances) -> float | None:
         """The residence time that was measured. The very first is checked against Little's law itself: while
         connections warm up single messages take long, and window / rate cannot be less than what they take."""
-        fresh_s, rate, used = disturbance(sample, RESIDENCE_S), sample.measurement, disturbance(sample, USED)
-        full = used is None or used >= FULL
+        fresh_s, rate = disturbances.residence_s, sample.measurement
         if (
             fresh_s is None
             or state.residence_s is not None
-            or not full
+            or not disturbances.is_full
             or not isinstance(rate, float)
             or rate <= 0
         ):
@@ -198,9 +192,3 @@ class Little:
             return replace(state, residence_s=fresh_s, doubted_s=None), True
         within = clamp(fresh_s, known / _MOST_JUMP, known * _MOST_JUMP)
         return replace(state, residence_s=ewma(known, within, self.keep), doubted_s=fresh_s if far else None), far
-
-
-def disturbance(sample: Sample, place: int) -> float | None:
-    """The measured disturbance at `place`; None where it was not measured."""
-    value = sample.disturbances[place] if place < len(sample.disturbances) else None
-    return value if value is not None and math.isfinite(value) else None

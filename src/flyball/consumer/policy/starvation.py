@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball.consumer.policy.goals import PUBLISH_PER_S, USED
-from flyball.consumer.policy.little import FULL, disturbance
+from flyball.consumer.policy.goals import disturbances_of
 from flyball.control.controllers.common import scalar_error
 from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold
 from flyball.control.wrappers.common import check_inner
@@ -23,7 +22,8 @@ class Fed:
 
     >>> from flyball.control.controllers.pi import Pi
     >>> fed = Fed(Pi(kp=0.0, ki=0.006))
-    >>> starved = Sample(1.0, 1.0, 400.0, 120.0, 6.0, (0.0, 0.017, 0.1, 0.0, 120.0))
+    >>> from flyball.consumer.policy.goals import ConsumerDisturbances
+    >>> starved = Sample(1.0, 1.0, 400.0, 120.0, 6.0, ConsumerDisturbances(used=0.1, publish_per_s=120.0))
     >>> action = fed.step(fed.initial(6.0), starved)[1]
     >>> print(f"{action.code}: {action.reason}")
     starved: the queue had no more: publishers send about 120/s, no window brings 400/s
@@ -38,10 +38,10 @@ class Fed:
         return self.inner.initial(command)
 
     def step(self, state: Any, sample: Sample) -> tuple[Any, Action]:
-        used, error = disturbance(sample, USED), scalar_error(sample)
-        if used is None or used >= FULL or error is None or error <= 0.0:
+        disturbances, error = disturbances_of(sample), scalar_error(sample)
+        if disturbances.is_full or error is None or error <= 0.0:
             return self.inner.step(state, sample)
-        publish = disturbance(sample, PUBLISH_PER_S)
+        publish = disturbances.publish_per_s
         sent = (
             ""
             if publish is None
