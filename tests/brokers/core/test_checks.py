@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.brokers.core.checks import check_declaration, check_same, partition_of
+from flyball.brokers.core.checks import ChannelSpec, partition_of
 from flyball.brokers.port import Kind, Unsupported
 from flyball.errors import FlyballError, InvalidValue
 
@@ -36,17 +36,17 @@ def test_impossible_declarations(
     kind: Kind, partitions: int, max_bytes: int | None, retention_s: float | None
 ) -> None:
     with pytest.raises(InvalidValue):
-        check_declaration("jobs", kind, partitions, max_bytes, retention_s)
+        ChannelSpec("jobs", kind, partitions, max_bytes, retention_s).check()
 
 
 def test_a_queue_has_no_retention() -> None:
     with pytest.raises(Unsupported, match="retention_s"):
-        check_declaration("jobs", "queue", 1, None, 5.0)
-    check_declaration("jobs", "log", 3, 10, 5.0)
+        ChannelSpec("jobs", retention_s=5.0).check()
+    ChannelSpec("jobs", "log", 3, 10, 5.0).check()
 
 
 def test_another_shape_is_refused() -> None:
-    check_same("jobs", ("log", 2), ("log", 2))
-    for wanted in (("queue", 1), ("log", 3)):
+    ChannelSpec("jobs", "log", 2).check_same("log", 2)
+    for wanted in (ChannelSpec("jobs"), ChannelSpec("jobs", "log", 3)):
         with pytest.raises(FlyballError, match="'jobs' exists as a log of 2"):
-            check_same("jobs", ("log", 2), wanted)
+            wanted.check_same("log", 2)

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import ClassVar, Generic, NoReturn, Self, TypeVar
 
+from flyball.brokers.core.checks import ChannelSpec
+from flyball.brokers.core.names import check_name
 from flyball.brokers.core.receiver import BaseReceiver
 from flyball.brokers.port import Kind, Unsupported
 
@@ -27,6 +29,27 @@ class BaseBroker(ABC, Generic[AnyReceiver]):
     async def _close_receivers(self) -> None:
         await asyncio.gather(*(receiver.close() for receiver in self._receivers))
         self._receivers.clear()
+
+    async def declare(
+        self,
+        channel: str,
+        kind: Kind = "queue",
+        *,
+        partitions: int = 1,
+        max_bytes: int | None = None,
+        retention_s: float | None = None,
+        durable: bool = True,
+    ) -> None:
+        spec = ChannelSpec(check_name(channel), kind, partitions, max_bytes, retention_s, durable)
+        self._check_kind(spec)
+        spec.check()
+        await self._declare(spec)
+
+    def _check_kind(self, spec: ChannelSpec) -> None:
+        """Refuse the kind of channel that this broker does not have."""
+
+    @abstractmethod
+    async def _declare(self, spec: ChannelSpec) -> None: ...
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -51,6 +74,6 @@ class LogBroker(BaseBroker[AnyReceiver]):
             f"{self._what} no queues (asked for {queue!r}): subscribe to the log with a group instead"
         )
 
-    def _check_kind(self, channel: str, kind: Kind) -> None:
-        if kind != "log":
-            raise Unsupported(f"{self._what} no queues (asked for {channel!r}): declare it as a log")
+    def _check_kind(self, spec: ChannelSpec) -> None:
+        if spec.kind == "queue":
+            raise Unsupported(f"{self._what} no queues (asked for {spec.name!r}): declare it as a log")

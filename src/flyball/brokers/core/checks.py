@@ -1,10 +1,10 @@
-"""What adapters that keep the messages themselves decide in the same way: partitions, declarations, refusals."""
+"""What adapters decide in the same way: partitions, declarations, refusals."""
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 
-from flyball.brokers.core.names import check_name
 from flyball.brokers.port import Blocked, Kind, Message, TooLarge, Unsupported
 from flyball.errors import InvalidValue
 
@@ -18,30 +18,41 @@ def partition_of(key: bytes | None, partitions: int, keyless: int) -> int:
     return keyless % partitions if key is None else zlib.crc32(key) % partitions
 
 
-def check_declaration(
-    channel: str, kind: Kind, partitions: int, max_bytes: int | None, retention_s: float | None
-) -> None:
-    check_name(channel)
-    if kind not in ("queue", "log"):
-        raise InvalidValue(f"a channel is a 'queue' or a 'log', not {kind!r}")
-    if partitions < 1 or (kind == "queue" and partitions != 1):
-        raise InvalidValue(f"{channel!r} cannot have {partitions} partitions: a log has 1 or more, a queue has 1")
-    if max_bytes is not None and max_bytes < 1:
-        raise InvalidValue(f"max_bytes of {channel!r} has to be 1 or more, not {max_bytes}")
-    if retention_s is not None and retention_s <= 0:
-        raise InvalidValue(f"retention_s of {channel!r} has to be above 0, not {retention_s:g}")
-    if retention_s is not None and kind == "queue":
-        raise Unsupported(
-            f"{channel!r} is a queue, which keeps messages until they are acknowledged: retention_s is for logs"
-        )
+@dataclass(frozen=True, slots=True)
+class ChannelSpec:
+    """A channel as `Broker.declare` asks for it."""
 
+    name: str
+    kind: Kind = "queue"
+    partitions: int = 1
+    max_bytes: int | None = None
+    retention_s: float | None = None
+    durable: bool = True
 
-def check_same(channel: str, known: tuple[Kind, int], wanted: tuple[Kind, int]) -> None:
-    if known != wanted:
-        raise InvalidValue(
-            f"{channel!r} exists as a {known[0]} of {known[1]} partition(s), not a {wanted[0]} of {wanted[1]}: "
-            "delete it first or use another name"
-        )
+    def check(self) -> None:
+        """Refuse what no broker can make."""
+        if self.kind not in ("queue", "log"):
+            raise InvalidValue(f"kind of {self.name!r} must be 'queue' or 'log', got {self.kind!r}")
+        if self.partitions < 1 or (self.kind == "queue" and self.partitions != 1):
+            allowed = "1 for a queue" if self.kind == "queue" else ">= 1"
+            raise InvalidValue(f"partitions of {self.name!r} must be {allowed}, got {self.partitions}")
+        if self.max_bytes is not None and self.max_bytes < 1:
+            raise InvalidValue(f"max_bytes of {self.name!r} must be >= 1, got {self.max_bytes}")
+        if self.retention_s is not None and self.retention_s <= 0:
+            raise InvalidValue(f"retention_s of {self.name!r} must be > 0, got {self.retention_s:g}")
+        if self.retention_s is not None and self.kind == "queue":
+            raise Unsupported(
+                f"{self.name!r} is a queue, which keeps messages until they are acknowledged: "
+                "retention_s is for logs"
+            )
+
+    def check_same(self, kind: Kind, partitions: int) -> None:
+        """Refuse to declare another shape than that of the channel that exists."""
+        if (self.kind, self.partitions) != (kind, partitions):
+            raise InvalidValue(
+                f"{self.name!r} exists as a {kind} of {partitions} partition(s), not a {self.kind} of "
+                f"{self.partitions}: delete it first or use another name"
+            )
 
 
 def too_large(message: Message, limit_bytes: int) -> TooLarge:

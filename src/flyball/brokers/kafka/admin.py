@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from flyball.backoff import delays_s
+from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.core.positions import Place
 from flyball.brokers.kafka.config import KafkaSettings, typed, typed_exception
 from flyball.brokers.kafka.log_reader import KafkaLogReader
@@ -120,24 +121,21 @@ class KafkaAdmin:
 
         return self._settled(ask, places[0][0])
 
-    def declare(
-        self, topic: str, partitions: int, max_bytes: int | None, retention_s: float | None, durable: bool
-    ) -> None:
-        if partitions < 1:
-            raise InvalidValue(f"a log has at least one partition, not {partitions} (log {topic!r})")
+    def declare(self, spec: ChannelSpec) -> None:
+        topic, partitions = spec.name, spec.partitions
         brokers = len(self._client.list_topics(timeout=_REQUEST_S).brokers)
         replication = self._settings.replication or min(3, brokers)
         config = {"max.message.bytes": str(self._settings.max_record_bytes)}
-        if durable:
+        if spec.durable:
             # A lone broker confirms after it flushed; with replicas, several machines have the record instead.
             config |= {"flush.messages": "1"} if replication == 1 else {"min.insync.replicas": "2"}
-        if max_bytes is not None:
-            share = max(max_bytes // partitions, 1)
+        if spec.max_bytes is not None:
+            share = max(spec.max_bytes // partitions, 1)
             # Only whole segments are dropped, so a log needs several to stay near its limit.
             segment = min(max(share // 4, _SMALLEST_SEGMENT), _LARGEST_SEGMENT)
             config |= {"retention.bytes": str(share), "segment.bytes": str(segment)}
-        if retention_s is not None:
-            retention_ms = max(int(retention_s * 1000), 1)
+        if spec.retention_s is not None:
+            retention_ms = max(int(spec.retention_s * 1000), 1)
             config |= {"retention.ms": str(retention_ms), "segment.ms": str(max(retention_ms // 4, 1000))}
         wanted = NewTopic(topic, partitions, replication, config=config)
         try:

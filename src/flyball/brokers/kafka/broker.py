@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from flyball.brokers.core.broker import LogBroker
+from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.core.names import check_name, is_pattern, to_regex
 from flyball.brokers.kafka.admin import KafkaAdmin
 from flyball.brokers.kafka.codec import to_message
@@ -25,7 +26,7 @@ from flyball.brokers.kafka.producer import ProducerThread
 from flyball.brokers.kafka.receiver import KafkaReceiver
 from flyball.brokers.kafka.sender import KafkaSender, NumberingSender
 from flyball.brokers.kafka.sequences import Held
-from flyball.brokers.port import Capabilities, ChannelInfo, Kind, Record, Start
+from flyball.brokers.port import Capabilities, ChannelInfo, Record, Start
 from flyball.brokers.url import BrokerUrl
 
 
@@ -98,19 +99,8 @@ class KafkaBroker(LogBroker[KafkaReceiver]):
     async def bounds(self, log: str, partition: int) -> tuple[int, int]:
         return (await asyncio.to_thread(self._admin.bounds, log))[partition]
 
-    async def declare(
-        self,
-        channel: str,
-        kind: Kind = "queue",
-        *,
-        partitions: int = 1,
-        max_bytes: int | None = None,
-        retention_s: float | None = None,
-        durable: bool = True,
-    ) -> None:
-        self._check_kind(channel, kind)
-        check_name(channel)
-        await asyncio.to_thread(self._admin.declare, channel, partitions, max_bytes, retention_s, durable)
+    async def _declare(self, spec: ChannelSpec) -> None:
+        await asyncio.to_thread(self._admin.declare, spec)
 
     async def delete(self, channel: str) -> None:
         await asyncio.to_thread(self._admin.delete, check_name(channel))

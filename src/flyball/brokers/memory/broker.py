@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 from flyball.brokers.core.broker import BaseBroker
-from flyball.brokers.core.checks import check_declaration, check_same, full, partition_of, too_large
+from flyball.brokers.core.checks import ChannelSpec, full, partition_of, too_large
 from flyball.brokers.core.names import check_name, matches
 from flyball.brokers.core.receiver import BaseReceiver
 from flyball.brokers.memory.hub import Channel, Hub, Outlet, Stored
@@ -23,7 +23,6 @@ from flyball.brokers.port import (
     Capabilities,
     ChannelInfo,
     Delivery,
-    Kind,
     Message,
     NoSuchChannel,
     Receiver,
@@ -111,27 +110,18 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
         self._hub.trim(channel)
         return channel.records[partition]
 
-    async def declare(
-        self,
-        channel: str,
-        kind: Kind = "queue",
-        *,
-        partitions: int = 1,
-        max_bytes: int | None = None,
-        retention_s: float | None = None,
-        durable: bool = True,  # noqa: ARG002  nothing here outlives the process
-    ) -> None:
-        check_declaration(channel, kind, partitions, max_bytes, retention_s)
-        known = self._hub.channels.get(channel)
+    async def _declare(self, spec: ChannelSpec) -> None:
+        known = self._hub.channels.get(spec.name)
         if known is not None:
-            check_same(channel, (known.kind, known.partitions), (kind, partitions))
+            spec.check_same(known.kind, known.partitions)
             return
-        made = self._hub.channels[channel] = Channel(channel, kind, partitions, max_bytes, retention_s)
-        if kind == "queue":
-            self._hub.queues[channel] = Outlet(channel)
+        made = Channel(spec.name, spec.kind, spec.partitions, spec.max_bytes, spec.retention_s)
+        self._hub.channels[spec.name] = made
+        if spec.kind == "queue":
+            self._hub.queues[spec.name] = Outlet(spec.name)
         else:
-            made.records = [deque() for _ in range(partitions)]
-            made.next_offset = [0] * partitions
+            made.records = [deque() for _ in range(spec.partitions)]
+            made.next_offset = [0] * spec.partitions
 
     async def delete(self, channel: str) -> None:
         gone = self._hub.channels.pop(check_name(channel), None)

@@ -23,14 +23,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from flyball.brokers.core.broker import BaseBroker
-from flyball.brokers.core.checks import check_declaration
+from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.core.dedup import MAX_AGE_S, MAX_IDS, FinishedIds
 from flyball.brokers.core.names import check_name, to_regex
 from flyball.brokers.port import (
     BrokerError,
     Capabilities,
     ChannelInfo,
-    Kind,
     LoginRefused,
     NoSuchChannel,
     Receiver,
@@ -176,36 +175,28 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
 
     # --- administration ---------------------------------------------------------------------------------------
 
-    async def declare(
-        self,
-        channel: str,
-        kind: Kind = "queue",
-        *,
-        partitions: int = 1,
-        max_bytes: int | None = None,
-        retention_s: float | None = None,
-        durable: bool = True,
-    ) -> None:
-        if kind == "log":
-            check_name(channel)
+    def _check_kind(self, spec: ChannelSpec) -> None:
+        if spec.kind == "log":
             raise Unsupported(
-                f"amqp:// has no logs, so {channel!r} cannot be one: use rabbitmq-stream:// or kafka://"
+                f"amqp:// has no logs, so {spec.name!r} cannot be one: use rabbitmq-stream:// or kafka://"
             )
-        check_declaration(channel, kind, partitions, max_bytes, retention_s)
+
+    async def _declare(self, spec: ChannelSpec) -> None:
+        channel = spec.name
         arguments = self._arguments()
-        if max_bytes is not None:
-            arguments |= {"x-max-length-bytes": max_bytes, "x-overflow": "reject-publish"}
+        if spec.max_bytes is not None:
+            arguments |= {"x-max-length-bytes": spec.max_bytes, "x-overflow": "reject-publish"}
 
         async def make(on: OpenChannel) -> None:
             await self._declare_exchange(on)
-            await on.call(on.raw.queue_declare, channel, durable=durable, arguments=arguments or None)
+            await on.call(on.raw.queue_declare, channel, durable=spec.durable, arguments=arguments or None)
             await on.call(on.raw.queue_bind, channel, EXCHANGE, routing_key=channel)
 
         try:
             await self._administer(channel, make)
         except InvalidValue:
             # It exists with other settings. Whoever asked for none in particular has what was asked for.
-            if self._queue_type is not None or max_bytes is not None or not durable:
+            if self._queue_type is not None or spec.max_bytes is not None or not spec.durable:
                 raise
             await self._bind_own_name(channel)
 

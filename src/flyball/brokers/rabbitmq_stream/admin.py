@@ -14,6 +14,7 @@ from urllib.parse import quote
 from pika.exceptions import AMQPError, ChannelClosed
 from rstream import exceptions
 
+from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.core.positions import Place
 from flyball.brokers.port import ChannelInfo, Unreachable, Unsupported
 from flyball.brokers.rabbitmq_stream.chunks import bounds
@@ -42,9 +43,8 @@ class StreamAdmin:
     async def partitions(self, log: str) -> int:
         return await (await self.client()).existing(log)
 
-    async def declare(self, log: str, partitions: int, max_bytes: int | None, retention_s: float | None) -> None:
-        if partitions < 1:
-            raise InvalidValue(f"a log has at least one partition, not {partitions} (log {log!r})")
+    async def declare(self, spec: ChannelSpec) -> None:
+        log, partitions = spec.name, spec.partitions
         client = await self.client()
         existing = await client.partitions(log)
         if existing:
@@ -55,13 +55,13 @@ class StreamAdmin:
                 )
             return
         arguments: dict[str, Any] = {}
-        if max_bytes is not None:
-            share = max(max_bytes // partitions, 1)
+        if spec.max_bytes is not None:
+            share = max(spec.max_bytes // partitions, 1)
             # Only whole segments are dropped, so a stream needs several to stay near its limit.
             segment = min(max(share // 4, _SMALLEST_SEGMENT), _LARGEST_SEGMENT)
             arguments |= {"max-length-bytes": share, "stream-max-segment-size-bytes": segment}
-        if retention_s is not None:
-            arguments["max-age"] = f"{max(int(retention_s), 1)}s"
+        if spec.retention_s is not None:
+            arguments["max-age"] = f"{max(int(spec.retention_s), 1)}s"
         for number in reversed(range(partitions)):  # number 0 last: once it is there, all are
             with suppress(exceptions.StreamAlreadyExists):
                 try:

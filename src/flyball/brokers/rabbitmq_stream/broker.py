@@ -12,9 +12,10 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 
 from flyball.brokers.core.broker import LogBroker
+from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.core.names import check_name, is_pattern, to_regex
 from flyball.brokers.core.positions import Place
-from flyball.brokers.port import Capabilities, ChannelInfo, Kind, Record, Start, Unsupported
+from flyball.brokers.port import Capabilities, ChannelInfo, Record, Start, Unsupported
 from flyball.brokers.rabbitmq_stream.admin import StreamAdmin
 from flyball.brokers.rabbitmq_stream.chunks import read_chunks
 from flyball.brokers.rabbitmq_stream.codec import decode
@@ -93,20 +94,10 @@ class StreamBroker(LogBroker[StreamReceiver]):
     async def bounds(self, log: str, partition: int) -> tuple[int, int]:
         return await self._admin.bounds(log, partition)
 
-    async def declare(
-        self,
-        channel: str,
-        kind: Kind = "queue",
-        *,
-        partitions: int = 1,
-        max_bytes: int | None = None,
-        retention_s: float | None = None,
-        durable: bool = True,
-    ) -> None:
-        self._check_kind(channel, kind)
-        if not durable:
-            raise Unsupported(f"a stream is always durable (asked otherwise for {channel!r})")
-        await self._admin.declare(check_name(channel), partitions, max_bytes, retention_s)
+    async def _declare(self, spec: ChannelSpec) -> None:
+        if not spec.durable:
+            raise Unsupported(f"a stream is always durable (asked otherwise for {spec.name!r})")
+        await self._admin.declare(spec)
 
     async def delete(self, channel: str) -> None:
         await self._admin.delete(check_name(channel))

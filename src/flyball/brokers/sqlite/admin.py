@@ -6,7 +6,7 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
-from flyball.brokers.core.checks import check_declaration, check_same
+from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.core.names import check_name, matches
 from flyball.brokers.port import ChannelInfo, Kind, Start, Unsupported, no_such_channel
 
@@ -57,12 +57,11 @@ class Topology:
             self._outlets[channel.id] = [id for id, pattern in self._patterns if matches(pattern, channel.name)]
         return self._outlets[channel.id]
 
-    def declare(self, db: sqlite3.Connection, wanted: Channel) -> None:
-        check_declaration(wanted.name, wanted.kind, wanted.partitions, wanted.max_bytes, wanted.retention_s)
+    def declare(self, db: sqlite3.Connection, wanted: ChannelSpec) -> None:
         self.refresh(db)
         known = self._channels.get(wanted.name)
         if known is not None:
-            check_same(wanted.name, (known.kind, known.partitions), (wanted.kind, wanted.partitions))
+            wanted.check_same(known.kind, known.partitions)
             return
         made = db.execute(
             "INSERT INTO broker_channels (name, kind, partitions, max_bytes, retention_s) VALUES (?, ?, ?, ?, ?)",

@@ -16,11 +16,11 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 from flyball.brokers.core.broker import BaseBroker
+from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.port import (
     Broker,
     Capabilities,
     ChannelInfo,
-    Kind,
     Receiver,
     Record,
     Sender,
@@ -29,7 +29,6 @@ from flyball.brokers.port import (
 )
 from flyball.brokers.sqlite import append as sqlite_append
 from flyball.brokers.sqlite import claims as sqlite_claims
-from flyball.brokers.sqlite.admin import Channel
 from flyball.brokers.sqlite.connection import Session
 from flyball.brokers.sqlite.log_reader import SqliteLogReader
 from flyball.brokers.sqlite.receiver import SqliteReceiver
@@ -102,18 +101,8 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
             self._logs[log] = SqliteLogReader(self._url, log)
         return self._logs[log]
 
-    async def declare(
-        self,
-        channel: str,
-        kind: Kind = "queue",
-        *,
-        partitions: int = 1,
-        max_bytes: int | None = None,
-        retention_s: float | None = None,
-        durable: bool = True,  # noqa: ARG002  everything in a file is
-    ) -> None:
-        wanted = Channel(0, channel, kind, partitions, max_bytes, retention_s)
-        await self._session.write(lambda db: self._session.topology.declare(db, wanted))
+    async def _declare(self, spec: ChannelSpec) -> None:
+        await self._session.write(lambda db: self._session.topology.declare(db, spec))
 
     async def delete(self, channel: str) -> None:
         await self._session.write(lambda db: self._session.topology.delete(db, channel))

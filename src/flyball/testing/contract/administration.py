@@ -86,6 +86,17 @@ class Administration(ContractBase):
 
         self.run(scenario)
 
+    def test_impossible_declarations_are_refused_alike(self) -> None:
+        async def scenario(broker: Broker) -> None:
+            name = fresh_name()
+            for kind in self.kinds(broker):
+                await self.refused(broker.declare(name, kind, partitions=0), InvalidValue, name)
+                await self.refused(broker.declare(name, kind, max_bytes=0), InvalidValue, name)
+                await self.refused(broker.declare(name, kind, retention_s=0.0), InvalidValue, name)
+            await self.refused(broker.depth(name), NoSuchChannel, name)
+
+        self.run(scenario)
+
     def test_unknown_channels_are_named_in_the_error(self) -> None:
         async def scenario(broker: Broker) -> None:
             name = fresh_name()
