@@ -34,7 +34,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
 def test_shows_one_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "pid")
     assert code == 0
-    assert "Law: u(k)" in out
+    assert "Formula: u(k)" in out
     assert "derivative_filter  float" in out
 
 

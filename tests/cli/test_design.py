@@ -41,7 +41,7 @@ def test_pi_by_poles(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("controller", ["p", "pi", "pid", "state"])
-def test_a_wish_gives_accepted_gains(capsys: pytest.CaptureFixture[str], controller: str) -> None:
+def test_a_specification_gives_accepted_gains(capsys: pytest.CaptureFixture[str], controller: str) -> None:
     code, out, _ = run(capsys, *S1, "--controller", controller, "--settling", "6", "--overshoot", "0.1", "--json")
     found = document(out)
     assert code == 0
@@ -125,12 +125,12 @@ def test_a_picture_is_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path, 
         (("--a", "x", "--b", "1", "--controller", "pi", "--settling", "5"), "--a takes a number such as 0.26"),
         (("--a", "nan", "--b", "1", "--controller", "pi", "--settling", "5"), "got 'nan'"),
         ((*S1, "--controller", "pi", "--settling", "inf"), "--settling takes a number"),
-        ((*S1, "--controller", "pi", "--settling", "5", "--overshoot", "2"), "fraction from 0 to below 1"),
+        ((*S1, "--controller", "pi", "--settling", "5", "--overshoot", "2"), "fraction >= 0 and < 1"),
         ((*S1, "--controller", "pi", "--poles", "0.5,abc"), "--poles takes numbers such as"),
         ((*S1, "--controller", "pi", "--poles", "0.5"), "PI places 2 poles, got 1"),
         ((*S1, "--controller", "pi", "--poles", "0.5+0.1j,0.3"), "conjugate pairs"),
         ((*S1, "--controller", "lqg", "--settling", "5"), "--controller takes p, pi, pid or state, got 'lqg'"),
-        ((*S1, "--controller", "pi"), "say what you wish"),
+        ((*S1, "--controller", "pi"), "a specification is needed"),
         ((*S1, "--delay", "-1", "--controller", "pi", "--settling", "5"), "--delay takes a number of samples"),
         (("--a", "0.5", "--b", "0", "--controller", "pi", "--settling", "5"), "no effect"),
         ((*S1, "--controller", "pi", "--settling", "5", "--plot", "x.pdf"), ".svg or .png"),

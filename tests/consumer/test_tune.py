@@ -62,10 +62,10 @@ def test_every_candidate_runs_from_its_config_and_holds_the_goal(seed: int) -> N
     for one in candidates:
         config = check({**FILE, "controller": one.config}, ConsumerConfig, one.name)
         assert config.controller == one.config
-        law = regulator(
+        controller = regulator(
             Rate(300.0), {key: tuple(v) if isinstance(v, list) else v for key, v in one.config.items()}
         )
-        run = run_consumer(PLANT, "rate=300", law, samples=40, seed=seed)
+        run = run_consumer(PLANT, "rate=300", controller, samples=40, seed=seed)
         assert run.rate[12:].mean() == pytest.approx(300.0, rel=0.05), f"seed {seed}: {one.name}"
 
 

@@ -179,9 +179,9 @@ def test_the_applied_value_is_what_the_actuator_says() -> None:
     runner = run([loop], samples=10, clock=clock)
     assert [receipt.applied for receipt in runner.receipts()][-1] == 2.0
     assert loop.command == 2.0
-    # no wind-up: the wish never runs away from what was applied
-    wishes: list[Any] = [receipt.proposed for receipt in runner.receipts()]
-    assert max(wishes) < 2.0 + 0.0060 * 300.0 + 1e-9
+    # no wind-up: the proposed command never runs away from what was applied
+    proposed: list[Any] = [receipt.proposed for receipt in runner.receipts()]
+    assert max(proposed) < 2.0 + 0.0060 * 300.0 + 1e-9
 
 
 def test_advise_and_shadow_never_call_the_actuator() -> None:

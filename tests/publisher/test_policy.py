@@ -179,8 +179,8 @@ def test_a_static_batch_diverges_where_n_over_t_poll_is_below_the_load() -> None
     assert diverging.state.pending > 100  # (30 − 20) a second
 
 
-def test_s4_halves_n_when_messages_are_few_and_keeps_its_polling_interval_within_bounds() -> None:
-    source = run("s4", 35.0, batch=500, trip_s=0.14, seconds=20.0)
+def test_batch_aimd_halves_n_when_messages_are_few_and_keeps_its_polling_interval_within_bounds() -> None:
+    source = run("batch-aimd", 35.0, batch=500, trip_s=0.14, seconds=20.0)
     commands = [r.action.command for r in source.receipts if r.action.command is not None]
     assert all(isinstance(command, tuple) and 0.05 <= command[2] <= 0.2 for command in commands)
     assert source.state.command.most < 50
@@ -195,7 +195,7 @@ def happenings(draw: st.DrawFn) -> list[tuple[str, int, float]]:
 
 @settings(max_examples=150)
 @given(
-    controller=st.sampled_from(["static", "s4", "auto"]),
+    controller=st.sampled_from(["static", "batch-aimd", "auto"]),
     batch=st.integers(1, 300),
     events=happenings(),
 )

@@ -50,7 +50,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "aimd": ({"increase": 1.0}, {"first_move": 1.0}),
     "proportional_rule": ({}, {}),
-    **{name: ({}, PUBLISHING) for name in ("static", "s4", "auto")},
+    **{name: ({}, PUBLISHING) for name in ("static", "batch-aimd", "auto")},
 }
 
 WRAPPINGS: dict[str, Any] = {

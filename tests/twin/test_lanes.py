@@ -9,15 +9,15 @@ import pytest
 import simpy
 
 from flyball.errors import InvalidValue
-from flyball.twin.lanes import LaneLaw, LaneTwin
+from flyball.twin.lanes import LaneModel, LaneTwin
 
 
-def lane(law: LaneLaw, admit: Callable[[float, int], int] = lambda _, backlog: backlog) -> LaneTwin:
-    return LaneTwin(simpy.Environment(), law, admit, np.random.default_rng(3))
+def lane(model: LaneModel, admit: Callable[[float, int], int] = lambda _, backlog: backlog) -> LaneTwin:
+    return LaneTwin(simpy.Environment(), model, admit, np.random.default_rng(3))
 
 
 def test_a_batch_takes_its_base_and_a_time_for_each_event_and_longer_beside_a_hog() -> None:
-    one = lane(LaneLaw(base_s=0.2, per_event_s=1e-4, noise=0.0))
+    one = lane(LaneModel(base_s=0.2, per_event_s=1e-4, noise=0.0))
     one.offer(3000)
     one.environment.run(until=1.0)
     one.hog(0.5)
@@ -30,7 +30,7 @@ def test_a_batch_takes_its_base_and_a_time_for_each_event_and_longer_beside_a_ho
 
 
 def test_results_wait_until_they_are_taken_and_what_does_not_fit_is_dropped() -> None:
-    one = lane(LaneLaw(base_s=0.1, per_event_s=0.0, result_bytes=10.0, noise=0.0, queue_bytes=1000.0))
+    one = lane(LaneModel(base_s=0.1, per_event_s=0.0, result_bytes=10.0, noise=0.0, queue_bytes=1000.0))
     one.drain(100.0)
     one.offer(90)
     one.environment.run(until=0.15)
@@ -44,7 +44,7 @@ def test_results_wait_until_they_are_taken_and_what_does_not_fit_is_dropped() ->
 
 
 def test_what_is_not_admitted_waits_at_the_input() -> None:
-    one = lane(LaneLaw(base_s=0.1, per_event_s=0.0, noise=0.0), lambda _, backlog: min(backlog, 10))
+    one = lane(LaneModel(base_s=0.1, per_event_s=0.0, noise=0.0), lambda _, backlog: min(backlog, 10))
     one.offer(25)
     one.environment.run(until=0.15)
     assert (one.backlog, one.in_flight, one.events) == (5, 10, 10)
@@ -54,4 +54,4 @@ def test_what_is_not_admitted_waits_at_the_input() -> None:
 
 def test_a_hog_takes_less_than_everything() -> None:
     with pytest.raises(InvalidValue, match="from 0 to below 1"):
-        lane(LaneLaw()).hog(1.0)
+        lane(LaneModel()).hog(1.0)

@@ -40,11 +40,11 @@ def test_a_lone_message_takes_what_its_parts_take() -> None:
     assert run.took_s.tolist() == pytest.approx([parts_s])
 
 
-@pytest.mark.parametrize("law", ["auto", "s4"])
+@pytest.mark.parametrize("name", ["auto", "batch-aimd"])
 @pytest.mark.parametrize("load", LOADS)
-def test_with_tuning_the_latency_is_the_same_from_every_initial_n(law: str, load: float) -> None:
+def test_with_tuning_the_latency_is_the_same_from_every_initial_n(name: str, load: float) -> None:
     means_s = [
-        run_publisher(tuned(law), Poisson(load), seed=SEED, duration_s=30.0, skip_s=10.0, batch=batch).mean_s
+        run_publisher(tuned(name), Poisson(load), seed=SEED, duration_s=30.0, skip_s=10.0, batch=batch).mean_s
         for batch in (1, 10, 50, 500)
     ]
     assert max(means_s) <= 1.02 * min(means_s), f"{means_s}, seed {SEED}"
@@ -81,13 +81,13 @@ def test_auto_is_at_least_as_fast_as_the_best_static_setting(load: float) -> Non
     assert run.mean_batch < 1.5  # the broker is not the bottleneck, so nothing waits for a batch
 
 
-@pytest.mark.parametrize("law", ["auto", "s4"])
-def test_under_congestion_the_untuned_publisher_drops_and_the_tuned_ones_do_not(law: str) -> None:
+@pytest.mark.parametrize("name", ["auto", "batch-aimd"])
+def test_under_congestion_the_untuned_publisher_drops_and_the_tuned_ones_do_not(name: str) -> None:
     def run(controller: Controller[Any]) -> PublisherRun:
         return run_publisher(controller, Poisson(35.0), seed=SEED, duration_s=60.0, batch=10, far=CONGESTED)
 
     assert run(untuned(10)).dropped > 50
-    kept = run(tuned(law))
+    kept = run(tuned(name))
     assert kept.dropped == 0
     assert kept.waiting > 100  # the congestion was real: more came than the broker took
 
@@ -113,10 +113,10 @@ def test_nothing_is_lost_and_nothing_invented() -> None:
     assert (run.read_after_s >= ROUND_TRIP_S / 2).all()
 
 
-@pytest.mark.parametrize("law", ["auto", "s4", "static"])
-def test_a_seed_fixes_a_run(law: str) -> None:
+@pytest.mark.parametrize("name", ["auto", "batch-aimd", "static"])
+def test_a_seed_fixes_a_run(name: str) -> None:
     def run(seed: int) -> PublisherRun:
-        controller = untuned(5) if law == "static" else tuned(law)
+        controller = untuned(5) if name == "static" else tuned(name)
         return run_publisher(controller, Poisson(35.0), seed=seed, duration_s=20.0, far=CONGESTED)
 
     one, again, other = run(7), run(7), run(8)

@@ -53,7 +53,7 @@ def test_normal_gaps_are_those_of_s1() -> None:
     assert found.mean() == pytest.approx(2500.0, rel=0.01)
 
 
-def test_steps_follow_the_profile_of_s4() -> None:
+def test_steps_follow_the_profile_of_the_publisher_paper() -> None:
     profile = ((0.0, 1.75), (100.0, 55.0), (300.0, 17.5), (500.0, 0.0), (600.0, 35.0))
     found = np.array(counts(Steps(profile), np.random.default_rng(2), period_s=1.0, periods=1000))
     assert found[:100].mean() == pytest.approx(1.75, rel=0.3)

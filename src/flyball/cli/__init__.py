@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Run the whole line on generated events."),
     "run": ("run", "Run a pipeline from a config file."),
     "identify": ("identify", "Recording of input and output → model, with evidence."),
-    "design": ("design", "Model and wish → gains, verified."),
+    "design": ("design", "Model and specification → gains, verified."),
     "verify": ("verify", "Model and gains → certificate: accepted, fragile or unstable."),
     "controllers": ("controllers", "List controllers and wrappers, or show one."),
     "simulate": ("simulate", "Run a controller on a plant in the twin."),

@@ -177,7 +177,7 @@ def draw(certificate: Certificate, path: Path) -> None:
     from flyball.control.polynomials import closed_loop
     from flyball.control.verification.response import simulate_step
 
-    loop = closed_loop(certificate.plant, certificate.gains.law())
+    loop = closed_loop(certificate.plant, certificate.gains.polynomials())
     samples = 15 if certificate.settling is None else int(min(400.0, max(12.0, 2.5 * certificate.settling)))
     output = simulate_step(loop.from_reference, loop.characteristic, samples)
     figure, (response, plane) = new_figure(2, width_in=6.5, row_height_in=3.6)

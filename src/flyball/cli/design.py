@@ -1,4 +1,4 @@
-"""flyball design: a model and a wish → gains, with the certificate that lets them act."""
+"""flyball design: a model and a specification → gains, with the certificate that lets them act."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def command(
     fraction = None if overshoot is None else number("--overshoot", overshoot)
     filter_pole = number("--derivative-filter", derivative_filter)
     if wanted is None and settling_samples is None:
-        raise InvalidValue("say what you wish: --poles, or --settling K with --overshoot F")
+        raise InvalidValue("a specification is needed: --poles, or --settling K with --overshoot F")
     check_plot_path(plot)
     from flyball.control.design.design import FragileDesign, UnstableDesign, design
 

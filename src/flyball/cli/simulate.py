@@ -68,11 +68,11 @@ def command(
     if not 0 < band < 1:
         raise InvalidValue(f"--band is a fraction between 0 and 1, got {band}")
     model = Arx(_numbers("--a", a), _numbers("--b", b), delay, offset)
-    law = _controller(controller, {"kp": kp, "ki": ki, "kd": kd}, settings or [])
+    configured = _controller(controller, {"kp": kp, "ki": ki, "kd": kd}, settings or [])
     disturbed_from = samples // 2 if step_at is None else step_at
     setup = closed_loop.Setup(
         model=model,
-        controller=law,
+        controller=configured,
         goal=goal,
         samples=samples,
         command=start if start is not None else limits[0] if limits else 0.0,
@@ -87,11 +87,13 @@ def command(
     run = closed_loop.run_closed_loop(setup)
     found = asdict(run.summary(skip=samples // 2 if skip is None else skip, band=band))
     if plot is not None:
-        _draw(run, model, repr(law), plot)
+        _draw(run, model, repr(configured), plot)
         note(f"picture in {plot}")
     if json:
         arrays = {"measurement": run.measurement, "command": run.command}
-        print_json({"controller": repr(law), "goal": goal, "samples": samples, "seed": seed, **found, **arrays})
+        print_json(
+            {"controller": repr(configured), "goal": goal, "samples": samples, "seed": seed, **found, **arrays}
+        )
         return
     words = {
         "mean": "output, mean",
@@ -106,7 +108,7 @@ def command(
     }
     shown = {**found, "settling": "never" if found["settling"] is None else found["settling"]}
     rows = [(text, shown[key]) for key, text in words.items() if key != "alert" or shown[key]]
-    typer.echo(table(rows, header=(repr(law), f"goal {goal:g}")))
+    typer.echo(table(rows, header=(repr(configured), f"goal {goal:g}")))
 
 
 def _limits(low: float | None, high: float | None) -> tuple[float, float] | None:
@@ -146,13 +148,13 @@ def _controller(name: str, gains: dict[str, float | None], settings: list[str]) 
     return found
 
 
-def _draw(run: Run, model: Arx, law: str, path: Any) -> None:
+def _draw(run: Run, model: Arx, title: str, path: Any) -> None:
     from flyball.cli.plot import FREE_RUN, MEASURED, ONE_STEP, new_figure, save_figure
 
     figure, (above, below) = new_figure(rows=2)
     delay = f", delay {model.delay}" if model.delay else ""
     a, b = (", ".join(f"{x:g}" for x in coefficients) for coefficients in (model.a, model.b))
-    above.set_title(f"{law} on a = {a}, b = {b}{delay}", fontsize=10)
+    above.set_title(f"{title} on a = {a}, b = {b}{delay}", fontsize=10)
     above.plot(run.time, run.measurement, color=ONE_STEP, label="output")
     above.plot(run.time, run.goal, color=MEASURED, linestyle="--", label="goal")
     above.set_ylabel("output")

@@ -34,8 +34,10 @@ def command(
     hold: Annotated[int, typer.Option(min=1, help="Samples for which each window is held.")] = 3,
     period: Annotated[float, typer.Option(min=0.1, help="Seconds a sample.")] = 1.0,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Handlers at a time.")] = None,
-    settling: Annotated[float, typer.Option(min=1.0, help="Wished settling of the candidates, in samples.")] = 4.0,
-    overshoot: Annotated[float, typer.Option(min=0.0, max=0.99, help="Wished overshoot, as a fraction.")] = 0.1,
+    settling: Annotated[float, typer.Option(min=1.0, help="Settling of the candidates, in samples.")] = 4.0,
+    overshoot: Annotated[
+        float, typer.Option(min=0.0, max=0.99, help="Overshoot of the candidates, as a fraction.")
+    ] = 0.1,
     controller: Annotated[
         str | None, typer.Option(help="Which candidate the config gets (default: little).")
     ] = None,

@@ -1,7 +1,7 @@
-"""What a linear controller is, apart from running it: its gains and the law they stand for.
+"""The gains of a linear controller, and the polynomials that they mean.
 
-Design computes gains, verification judges them, controllers run them; this file is the one place that says which
-control law a set of gains means. A law is written with two polynomials over a common denominator::
+Design computes gains, verification judges them, controllers run them; this module alone defines what a set of
+gains means. A controller is written as two polynomials over a common denominator::
 
     u = reference(z)/denominator(z) · r  −  feedback(z)/denominator(z) · y
 
@@ -15,7 +15,7 @@ State feedback with a predictor acts on the measured outputs and on the commands
     u(k) = Ki·Σe − Σᵢ kyᵢ·y(k−i) − Σⱼ kuⱼ·u(k−j)             i from 0, j from 1
 
 The terms in u(k−1) … u(k−D) are what a predictor of y(k+D) would need to know: the effect of commands that were
-given but cannot be seen yet. The sum of errors leaves no steady error whatever the offset or the load.
+sent but have no visible effect yet. The sum of errors leaves no steady error whatever the offset or the load.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Kind: TypeAlias = Literal["p", "pi", "pid", "state"]
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
-    """Polynomials in z, highest power first, all of the same length."""
+class ControllerPolynomials:
+    """A linear controller as polynomials in z, highest power first, all of the same length."""
 
     denominator: Array
     feedback: Array
@@ -48,7 +48,7 @@ class Gains:
 
     >>> Gains(-0.0016, 0.0060).kind
     'pi'
-    >>> Gains(-0.0016, 0.0060).law().feedback.round(4).tolist()  # (Kp + Ki)·z − Kp over z − 1
+    >>> Gains(-0.0016, 0.0060).polynomials().feedback.round(4).tolist()  # (Kp + Ki)·z − Kp over z − 1
     [0.0044, 0.0016]
     """
 
@@ -65,7 +65,7 @@ class Gains:
                 raise InvalidValue(f"the gain {name} must be a finite number, got {value}")
         if not 0.0 <= self.derivative_filter < 1.0:
             raise InvalidValue(
-                f"the filter of the D part is a pole from 0 (none) to below 1, got {self.derivative_filter}"
+                f"derivative_filter must be a pole >= 0 (no filter) and < 1, got {self.derivative_filter}"
             )
 
     @property
@@ -74,23 +74,23 @@ class Gains:
             return "pid"
         return "pi" if self.ki else "p"
 
-    def scaled(self, factor: float) -> Gains:
+    def scale(self, factor: float) -> Gains:
         return Gains(
             self.kp * factor, self.ki * factor, self.kd * factor, self.derivative_filter, self.feed_forward
         )
 
     @staticmethod
     def of(values: Sequence[float], derivative_filter: float = 0.0, feed_forward: float = 0.0) -> Gains:
-        """From one (P), two (PI) or three (PID) numbers."""
+        """Gains from one (P), two (PI) or three (PID) numbers."""
         kp, ki, kd = (*map(float, values), 0.0, 0.0)[:3]
         return Gains(kp, ki, kd, derivative_filter, feed_forward)
 
-    def law(self) -> Law:
-        """A term whose gain is zero brings no pole: a PI with Ki = 0 is judged as the P that it is."""
+    def polynomials(self) -> ControllerPolynomials:
+        """The controller as polynomials. A term whose gain is zero adds no pole: a PI with Ki = 0 is a P."""
         denominator, terms = basis(self.kind, self.derivative_filter)
         values = {"p": (self.kp,), "pi": (self.kp, self.ki), "pid": (self.kp, self.ki, self.kd)}[self.kind]
         feedback = np.asarray(values) @ terms
-        return Law(denominator, feedback, feedback + self.feed_forward * denominator)
+        return ControllerPolynomials(denominator, feedback, feedback + self.feed_forward * denominator)
 
 
 def basis(kind: str, derivative_filter: float = 0.0) -> tuple[Array, Array]:
@@ -115,7 +115,9 @@ def basis(kind: str, derivative_filter: float = 0.0) -> tuple[Array, Array]:
 class StateGains:
     """State feedback on y(k), y(k−1), … and on the commands under way u(k−1), u(k−2), …, with integral action.
 
-    >>> StateGains(ki=0.5, ky=(0.2,), ku=(0.3,)).law().denominator.round(2).tolist()  # (1 + 0.3/z)·(1 − 1/z)·z²
+    The denominator is (1 + Σ kuⱼ·z⁻ʲ)·(1 − 1/z), times a power of z:
+
+    >>> StateGains(ki=0.5, ky=(0.2,), ku=(0.3,)).polynomials().denominator.round(2).tolist()
     [1.0, -0.7, -0.3]
     """
 
@@ -125,7 +127,7 @@ class StateGains:
 
     def __post_init__(self) -> None:
         if not self.ky:
-            raise InvalidValue("state feedback needs a gain ky for at least the last output")
+            raise InvalidValue("ky must have at least one gain, got ()")
         if not all(math.isfinite(gain) for gain in (self.ki, *self.ky, *self.ku)):
             raise InvalidValue(f"the gains must be finite, got ki={self.ki}, ky={self.ky}, ku={self.ku}")
 
@@ -133,19 +135,19 @@ class StateGains:
     def kind(self) -> Kind:
         return "state"
 
-    def law(self) -> Law:
+    def polynomials(self) -> ControllerPolynomials:
         difference = np.array([1.0, -1.0])  # 1 − 1/z
         denominator = np.convolve(np.array([1.0, *self.ku]), difference)
         on_outputs = np.convolve(np.asarray(self.ky, dtype=float), difference)
         length = max(denominator.size, on_outputs.size)
-        feedback = _filled(on_outputs, length)
+        feedback = _pad(on_outputs, length)
         feedback[0] += self.ki
         reference = np.zeros(length)
         reference[0] = self.ki
-        return Law(_filled(denominator, length), feedback, reference)
+        return ControllerPolynomials(_pad(denominator, length), feedback, reference)
 
 
-def _filled(coefficients: Array, length: int) -> Array:
+def _pad(coefficients: Array, length: int) -> Array:
     """The same polynomial in 1/z, multiplied by z^(length − 1)."""
     return np.concatenate([coefficients, np.zeros(length - coefficients.size)])
 

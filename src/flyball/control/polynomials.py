@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyball.control.gains import Law
+from flyball.control.gains import ControllerPolynomials
 from flyball.control.models import Array, Arx
 
 
@@ -20,19 +20,19 @@ class Loop:
     from_reference: Array
 
 
-def closed_loop(plant: Arx, law: Law) -> Loop:
+def closed_loop(plant: Arx, controller: ControllerPolynomials) -> Loop:
     """Close the loop of a plant and a law: the characteristic polynomial is their denominators' product plus L's
     numerator, with nothing cancelled, so that hidden modes are seen too.
 
     >>> from flyball.control.gains import Gains
     >>> from flyball.control.models import first_order
-    >>> closed_loop(first_order(0.5, 1.0), Gains(0.2).law()).characteristic.tolist()
+    >>> closed_loop(first_order(0.5, 1.0), Gains(0.2).polynomials()).characteristic.tolist()
     [1.0, -0.3]
     """
     push, own = plant.numerator(), plant.denominator()
-    numerator = np.convolve(law.feedback, push)
-    denominator = np.convolve(law.denominator, own)
-    ahead = np.convolve(law.reference, push)
+    numerator = np.convolve(controller.feedback, push)
+    denominator = np.convolve(controller.denominator, own)
+    ahead = np.convolve(controller.reference, push)
     # A factor z in all of them is a mode that is over at once and moves nothing: state feedback has some.
     while min(numerator.size, ahead.size) > 1 and denominator[-1] == numerator[-1] == ahead[-1] == 0.0:
         numerator, denominator, ahead = numerator[:-1], denominator[:-1], ahead[:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from flyball.control.design.design import ImpossibleWish, design
+from flyball.control.design.design import ImpossibleSpecification, design
 from flyball.control.gains import Gains, Kind, StateGains
 from flyball.control.identification.signals import Limits, prbs, staircase
 from flyball.control.models import Array, Arx
@@ -79,7 +79,7 @@ def designed(
     """A controller of this kind for the model, or the reason why there is none."""
     try:
         made = design(model, kind, settling=settling, overshoot=overshoot, feed_forward=feed_forward)
-    except ImpossibleWish as refused:
+    except ImpossibleSpecification as refused:
         return Candidate(name, {}, getattr(refused, "certificate", None), str(refused))
     return verified(name, made.gains, model, covariance)
 

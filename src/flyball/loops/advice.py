@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from flyball.control.design.design import Design, ImpossibleWish, design
+from flyball.control.design.design import Design, ImpossibleSpecification, design
 from flyball.control.identification.identify import Fit, identify
 from flyball.control.models import Arx
 from flyball.errors import FlyballError
 from flyball.loops.policy import Receipt
 
-_WISHES = (4, 6, 8, 12, 16, 24, 32, 48, 64)  # settling in samples, the fastest first
+_SETTLINGS = (4, 6, 8, 12, 16, 24, 32, 48, 64)  # settling in samples, the fastest first
 _GOOD_R2 = 0.8  # S1: a fit from here on is good enough to design with
 
 
@@ -43,17 +43,17 @@ def advise(receipts: Sequence[Receipt]) -> Advice:
     doubts = "".join(f"; {warning}" for warning in fit.warnings)
     if fit.r2 < _GOOD_R2:
         return Advice(f"{seen}: too poor to design with, move the knob more or sample less often{doubts}", fit)
-    for settling in _WISHES:
+    for settling in _SETTLINGS:
         try:
             found = design(model, "pi", settling=settling)
-        except ImpossibleWish:
+        except ImpossibleSpecification:
             continue
         certificate = found.certificate
         text = (
             f"{seen}; propose {found.gains}, {certificate.verdict}, settles in {certificate.settling:.0f} samples"
         )
         return Advice(text + doubts, fit, found)
-    return Advice(f"{seen}; no PI that settles in {_WISHES[-1]} samples is accepted on this model{doubts}", fit)
+    return Advice(f"{seen}; no PI that settles in {_SETTLINGS[-1]} samples is accepted on this model{doubts}", fit)
 
 
 def _recording(receipts: Sequence[Receipt]) -> tuple[list[float], list[float]]:

@@ -95,11 +95,11 @@ class Publisher:
     `async with Publisher(…)`: entered, it runs; left, it waits until everything is confirmed, at most
     `close_timeout_s`, and closes. Left by an exception it closes at once; a file keeps what is not confirmed.
 
-    `outbox` is the path of a SQLite file, an `OutboxConfig`, or None: in memory. `controller` is "auto", "s4",
-    "static" or a controller of your own; `batch` is its initial batch size, `batch_wait_s` how long messages may
-    wait for a batch to fill. When there is no room (receive buffer of `buffer` messages, `max_bytes` of the
-    outbox), `publish` waits, raises (`when_full="error"`) or drops and counts. A message of urgency u waits at
-    most u · `urgency_step_s` longer than an urgent one. `declare` makes the channel ("queue" or "log") where it
+    `outbox` is the path of a SQLite file, an `OutboxConfig`, or None: in memory. `controller` is "auto",
+    "batch-aimd", "static" or a controller of your own; `batch` is its initial batch size, `batch_wait_s` how long
+    messages may wait for a batch to fill. When there is no room (receive buffer of `buffer` messages, `max_bytes`
+    of the outbox), `publish` waits, raises (`when_full="error"`) or drops and counts. A message of urgency u waits
+    at most u · `urgency_step_s` longer than an urgent one. `declare` makes the channel ("queue" or "log") where it
     does not exist. `workers` are the threads for store work. With `required_confirms` below the number of targets,
     a message is done when that many have it; the others still get it while this process lives and they are not too
     far behind.

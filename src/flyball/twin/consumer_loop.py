@@ -70,8 +70,10 @@ def run_consumer(
     True
     """
     first = parse_goal(goal(0.0) if callable(goal) else goal)
-    law = regulator(first, controller)  # as the live consumer wraps it
-    policy = Policy("consumer", law, period_s, limits, guard_for(law) if guarded else None, glide=False)
+    controller = regulator(first, controller)  # as the live consumer wraps it
+    policy = Policy(
+        "consumer", controller, period_s, limits, guard_for(controller) if guarded else None, glide=False
+    )
     environment = require("simpy", "lab").Environment()
     consumer = RunningConsumer(plant, environment, np.random.default_rng(seed))
     state, aiming = start(policy, window), AimState()

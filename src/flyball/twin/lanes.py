@@ -26,7 +26,7 @@ POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class LaneLaw:
+class LaneModel:
     """What a lane is like; the defaults were measured on one core."""
 
     base_s: float = 0.22
@@ -68,9 +68,9 @@ class LaneTwin:
     """One lane on SimPy's clock. `admit(now, backlog)` says how many events the next batch takes."""
 
     def __init__(
-        self, environment: Any, law: LaneLaw, admit: Callable[[float, int], int], rng: np.random.Generator
+        self, environment: Any, model: LaneModel, admit: Callable[[float, int], int], rng: np.random.Generator
     ) -> None:
-        self.environment, self.law, self.served = environment, law, Served()
+        self.environment, self.model, self.served = environment, model, Served()
         self._admit, self._rng = admit, rng
         self._input: deque[tuple[float, int]] = deque()  # (came at, how many)
         self.backlog = 0
@@ -121,15 +121,15 @@ class LaneTwin:
                 continue
             taken = self._take(events)
             began_s = env.now
-            chance = math.exp(self._rng.normal(0.0, self.law.noise)) if self.law.noise else 1.0
-            left = (self.law.base_s + self.law.per_event_s * events) * chance
+            chance = math.exp(self._rng.normal(0.0, self.model.noise)) if self.model.noise else 1.0
+            left = (self.model.base_s + self.model.per_event_s * events) * chance
             while left > 1e-9:  # in steps, for a hog may come or go meanwhile
                 step_s = min(POLL_S, left / (1.0 - self._hog))
                 yield env.timeout(step_s)
                 left -= step_s * (1.0 - self._hog)
             self.in_flight = 0
             self.events += events
-            self._put(events * self.law.result_bytes)
+            self._put(events * self.model.result_bytes)
             self.served.batches.append(Batch(began_s, events, env.now - began_s))
             self.served.delays_s += [(env.now, env.now - came_s, count) for came_s, count in taken]
             self.then(taken)
@@ -149,7 +149,7 @@ class LaneTwin:
 
     def _put(self, size: float) -> None:
         self._empty_until_now()
-        kept = min(size, self.law.queue_bytes - self._queued_bytes)
+        kept = min(size, self.model.queue_bytes - self._queued_bytes)
         self.dropped_bytes += size - kept
         self.appended_bytes += kept
         self._queued_bytes += kept

@@ -8,8 +8,8 @@ goes first (without interrupting anybody); the store serves one at a time, write
 
 S4 publishes α, β, γ, the limits of T_poll and the round trip of 140 ms; the rest is left open. What we chose:
 
-* 80 workers, of which `s4` and `auto` use at most 64 for transfers: a pool that transfers could fill would leave
-  none for requests, whatever the priority. The untuned publisher has no such bound.
+* 80 workers, of which `batch-aimd` and `auto` use at most 64 for transfers: a pool that transfers could fill would
+  leave none for requests, whatever the priority. The untuned publisher has no such bound.
 * A buffer of 100 requests; 1 ms to process a request; 1 ms to write one; 2 ms + 0.2 ms a message to read a batch.
 * The broker takes in 2,000 messages a second and holds 100,000; the subscriber reads 1,000 a second between
   vacations of 0.1 s. S4 lets it read 25 a second, which is less than its loads of 35 and 55 a second: no queue of
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from flyball.control.controllers.publishing.auto import Auto
-from flyball.control.controllers.publishing.batch_aimd import S4
+from flyball.control.controllers.publishing.batch_aimd import BatchAimd
 from flyball.control.controllers.publishing.static import Static
 from flyball.control.models import Array
 from flyball.control.step import Controller
@@ -42,7 +42,7 @@ from flyball.twin.workload import Workload
 
 _FIRST, _SECOND = 0, 1  # SimPy serves the smaller number first
 TRANSFERS = 64
-"""Workers that `s4` and `auto` use for transfers at most; the rest is always there for requests."""
+"""Workers that `batch-aimd` and `auto` use for transfers at most; the rest is always there for requests."""
 CONGESTED = FarSide(queue=100, read_rate=25.0, vacation_s=4.0)
 
 
@@ -67,8 +67,8 @@ class NearSide:
 
 
 def tuned(name: str) -> Controller[Any]:
-    """The controller `auto` or `s4` as it runs on the default pool."""
-    return Auto(max_window=TRANSFERS) if name == "auto" else S4(workers=TRANSFERS)
+    """The controller `auto` or `batch-aimd` as it runs on the default pool."""
+    return Auto(max_window=TRANSFERS) if name == "auto" else BatchAimd(workers=TRANSFERS)
 
 
 def untuned(batch: int, poll_s: float = 0.05) -> Controller[Any]:

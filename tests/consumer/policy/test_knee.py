@@ -12,8 +12,8 @@ def windows(
     publish: float, backlog: float, samples: int, capacity: float = 800.0
 ) -> tuple[list[float], list[float]]:
     """Handlers that take 10 ms on a queue with publishers; the windows in force and what waited after each."""
-    law = Knee()
-    state, window, found, depths = law.initial(1.0), 1.0, [], []
+    controller = Knee()
+    state, window, found, depths = controller.initial(1.0), 1.0, [], []
     for k in range(samples):
         most = min(window / 0.01, capacity)
         rate = min(most, backlog + publish)
@@ -23,7 +23,7 @@ def windows(
         seen = (math.nan, residence_s, used, backlog, publish, rate, residence_s, rate)
         found.append(window)
         depths.append(backlog)
-        state, action = law.step(state, Sample(float(k), 1.0, rate, rate, window, seen))
+        state, action = controller.step(state, Sample(float(k), 1.0, rate, rate, window, seen))
         assert isinstance(action.command, float)
         window = action.command
     return found, depths
@@ -42,7 +42,7 @@ def test_beyond_the_knee_the_queue_is_no_argument() -> None:
 
 
 def test_an_unknown_queue_is_felt_for() -> None:
-    law = Knee()
+    controller = Knee()
     seen = (math.nan, 0.01, 1.0, math.nan, math.nan, 100.0, 0.01, 100.0)
-    _, action = law.step(law.initial(1.0), Sample(0.0, 1.0, 100.0, 100.0, 1.0, seen))
+    _, action = controller.step(controller.initial(1.0), Sample(0.0, 1.0, 100.0, 100.0, 1.0, seen))
     assert action.command == 2.0

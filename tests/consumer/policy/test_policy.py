@@ -55,8 +55,8 @@ def run(
     at: dict[int, Plant] | None = None,
     publishers: Callable[[int], float] = lambda _: math.inf,
 ) -> list[Receipt]:
-    law = regulator(goal)
-    policy = Policy("test", law, limits=WINDOW_LIMITS, guard=guard_for(law), glide=False)
+    controller = regulator(goal)
+    policy = Policy("test", controller, limits=WINDOW_LIMITS, guard=guard_for(controller), glide=False)
     state, aiming, window, receipts = start(policy, FIRST_WINDOW), AimState(), FIRST_WINDOW, []
     for k in range(1, samples + 1):
         plant = (at or {}).get(k, plant)
@@ -181,9 +181,9 @@ def test_a_drain_aims_at_its_deadline() -> None:
     assert depth < 120.0
 
 
-@pytest.mark.parametrize("law", [Little(), Knee(), Knee(p95_s=0.5)])
-def test_our_laws_keep_the_contract_of_controllers(law: Little | Knee) -> None:
-    check_controller(law, disturbances=(1.0, 0.017, 1.0, 10.0, 10.0, 400.0, 0.02), first_move=math.inf)
+@pytest.mark.parametrize("controller", [Little(), Knee(), Knee(p95_s=0.5)])
+def test_little_and_knee_keep_the_contract_of_controllers(controller: Little | Knee) -> None:
+    check_controller(controller, disturbances=(1.0, 0.017, 1.0, 10.0, 10.0, 400.0, 0.02), first_move=math.inf)
 
 
 @pytest.mark.parametrize("text", ["", "rate=", "rate=fast", "rate=0", "latency=-1", "drain", "drain-by=nan"])

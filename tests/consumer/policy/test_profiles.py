@@ -76,23 +76,23 @@ def test_noise_near_a_profile_never_switches(residence_s: float, ratio: float, n
         Profile(name, 0.0, 1.0 / r, 0.0, 0.5 * r)
         for name, r in (("one", residence_s), ("two", ratio * residence_s))
     )
-    law = Profiled((one, two))
-    state, command = law.initial(5.0), 5.0
+    controller = Profiled((one, two))
+    state, command = controller.initial(5.0), 5.0
     for off in noise:
         seen = (math.nan, residence_s * off)
-        state, action = law.step(state, Sample(1.0, 1.0, 100.0, 100.0, command, seen))
+        state, action = controller.step(state, Sample(1.0, 1.0, 100.0, 100.0, command, seen))
         assert (action.reason, action.code) == ("profile one", ReasonCode.UNSPECIFIED)
 
 
 @given(st.floats(0.5, 200.0), st.floats(-0.2, 0.2))
 def test_the_window_does_not_jump_when_the_gains_change(window: float, error: float) -> None:
     short, long = Profile("short", 0.0, 60.0, 0.002, 0.006), Profile("long", 0.0, 10.0, 0.01, 0.04)
-    law = Profiled((short, long))
-    state = law.initial(window)
+    controller = Profiled((short, long))
+    state = controller.initial(window)
     windows = [window]
     for residence_s in (1 / 60.0, 1 / 60.0, 0.1, 0.1):
         sample = Sample(1.0, 1.0, GOAL, GOAL * (1.0 - error), windows[-1], (math.nan, residence_s))
-        state, action = law.step(state, sample)
+        state, action = controller.step(state, sample)
         assert isinstance(action.command, float)
         windows.append(action.command)
     most = abs(error) * GOAL * (abs(long.kp) + abs(long.ki))
@@ -100,8 +100,8 @@ def test_the_window_does_not_jump_when_the_gains_change(window: float, error: fl
 
 
 def test_profiled_keeps_the_contract_of_controllers() -> None:
-    law = Profiled((designed("short", 0.0, 60.0), designed("long", 0.0, 10.0)))
-    check_controller(law, disturbances=(1.0, 0.017, 1.0, 10.0, 10.0, 400.0, 0.02))
+    controller = Profiled((designed("short", 0.0, 60.0), designed("long", 0.0, 10.0)))
+    check_controller(controller, disturbances=(1.0, 0.017, 1.0, 10.0, 10.0, 400.0, 0.02))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_profiles_that_cannot_be(profiles: tuple[Profile, ...], said: str) -> No
 
 def test_a_live_consumer_recognises_slow_messages(rabbitmq: RabbitMqNode) -> None:
     """Messages of 5 ms, then messages of 60 ms, behind 6.7 ms of network in each direction."""
-    law = Profiled((designed("quick", 0.0, 1 / 0.02), designed("slow", 0.0, 1 / 0.08)))
+    controller = Profiled((designed("quick", 0.0, 1 / 0.02), designed("slow", 0.0, 1 / 0.08)))
 
     async def handle(message: Message) -> None:
         await asyncio.sleep(0.06 if message.body == b"slow" else 0.005)
@@ -130,7 +130,7 @@ def test_a_live_consumer_recognises_slow_messages(rabbitmq: RabbitMqNode) -> Non
         url = rabbitmq.amqp_url.replace(str(rabbitmq.ports.amqp), str(proxy.port))
         queue = fresh()
         await Place(rabbitmq.amqp_url, queue, log=False).send([b"quick"] * 300 + [b"slow"] * 400)
-        consumer = Consumer(url, queue=queue, handler=handle, goal="rate=100", controller=law, period_s=0.4)
+        consumer = Consumer(url, queue=queue, handler=handle, goal="rate=100", controller=controller, period_s=0.4)
         async with consumer:
             await until(lambda: any(one.code is ReasonCode.GAINS_CHANGED for one in consumer.steps()))
             reasons = [one.reason for one in consumer.steps()]

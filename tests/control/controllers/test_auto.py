@@ -13,14 +13,16 @@ TRIP_S = 0.14
 
 def after_a_round(window: float, trips_s: list[float], *, shortest_s: float) -> tuple[float, ReasonCode]:
     """The window after one round of these trips, that held messages back and is long enough; the knee is known."""
-    law = Auto()
+    controller = Auto()
     # Not near a multiple of 5 s, at which round trips are measured anew.
     state = AutoState(window, trips=((101.0, shortest_s),), measured_s=101.0, began_s=101.0, doubling=False)
     code = ReasonCode.UNSPECIFIED
     for number, trip_s in enumerate(trips_s):
         last = number == len(trips_s) - 1
         seen = Measured(pending=100.0, transfer_s=trip_s, confirmed=1.0, in_flight=window, limited=1.0)
-        state, action = law.step(state, Sample(101.8 if last else 101.33 + number * 5e-5, 1e-4, 0.0, tuple(seen)))
+        state, action = controller.step(
+            state, Sample(101.8 if last else 101.33 + number * 5e-5, 1e-4, 0.0, tuple(seen))
+        )
         if state.began_s != 101.0:
             code = action.code
             break
@@ -48,8 +50,8 @@ def test_small_windows_catch_up_with_large_ones() -> None:
 
 
 def test_batches_are_large_until_a_rate_is_known() -> None:
-    law = Auto()
-    state = law.initial(tuple(Batching(1.0, 1.0, 0.0, 1.0)))
-    _, action = law.step(state, Sample(101.0, 0.0, 0.0, tuple(Measured(pending=500.0))))
+    controller = Auto()
+    state = controller.initial(tuple(Batching(1.0, 1.0, 0.0, 1.0)))
+    _, action = controller.step(state, Sample(101.0, 0.0, 0.0, tuple(Measured(pending=500.0))))
     assert isinstance(action.command, Batching)
     assert (action.command.window, action.command.most) == (128.0, 16.0)

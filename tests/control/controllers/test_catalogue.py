@@ -23,7 +23,7 @@ ISSUED = {
     "aimd",
     "proportional_rule",
     "static",
-    "s4",
+    "batch-aimd",
     "auto",
 }
 

@@ -1,4 +1,4 @@
-"""Design: the sources' gains, wishes kept, limits told, and everything it returns accepted by verify."""
+"""Design: the published gains, specifications met, limits reported, and all results accepted by verify."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.control.design.design import FragileDesign, ImpossibleWish, UnstableDesign, design
+from flyball.control.design.design import FragileDesign, ImpossibleSpecification, UnstableDesign, design
 from flyball.control.gains import Gains, Kind, StateGains
 from flyball.control.models import Arx, first_order
 from flyball.control.verification.verify import verify
@@ -44,7 +44,7 @@ def test_s1_pid_by_poles() -> None:
 
 def test_s5_pi_by_poles_is_fragile_and_needs_leave() -> None:
     with pytest.raises(
-        FragileDesign, match=r"sensitivity peak 3.17.*nearest gains that pass.*allowed by name"
+        FragileDesign, match=r"sensitivity peak 3.17.*nearest gains that pass.*allow_fragile permits it"
     ) as refused:
         design(S5, "pi", poles=PAIR)
     assert refused.value.certificate.nearest is not None
@@ -55,7 +55,7 @@ def test_s5_pi_by_poles_is_fragile_and_needs_leave() -> None:
 
 
 def test_s5_the_limit_of_a_pi_with_delay_is_told() -> None:
-    with pytest.raises(ImpossibleWish) as refused:
+    with pytest.raises(ImpossibleSpecification) as refused:
         design(S5_LATE, "pi", settling=5, overshoot=0.1)
     assert str(refused.value) == "with delay 1 no PI settles in under 10 samples here; state feedback does in 5"
     assert design(S5_LATE, "pi", settling=10, overshoot=0.1).certificate.accepted
@@ -81,7 +81,7 @@ def test_poles_that_are_unstable_are_refused() -> None:
 
 
 def test_nothing_acts_before_the_delay_is_over() -> None:
-    with pytest.raises(ImpossibleWish, match="no controller has any effect in under 6 samples"):
+    with pytest.raises(ImpossibleSpecification, match="no controller has any effect in under 6 samples"):
         design(first_order(0.5, 1.0, delay=5), "state", settling=5)
 
 
@@ -96,7 +96,7 @@ def test_state_feedback_places_every_pole() -> None:
     assert found.certificate.steady_state_error == 0.0
 
 
-def test_wish_by_settling_and_overshoot_gives_the_text_book_poles_where_they_hold() -> None:
+def test_a_specification_of_settling_and_overshoot_gives_the_text_book_poles_where_they_hold() -> None:
     plant = first_order(0.9, 1.0, delay=10)
     found = design(plant, "pi", settling=60, overshoot=0.1)
     radius = math.exp(-4 / 60)
@@ -118,7 +118,7 @@ def test_feed_forward_is_one_over_the_gain() -> None:
     assert gains(found.gains).feed_forward == pytest.approx(0.74 / 59.73)
     integrating = design(first_order(1.0, -60.3), "pi", poles=[0.6, 0.6], feed_forward=True)
     assert gains(integrating.gains).feed_forward == 0.0
-    with pytest.raises(InvalidValue, match="state feedback has no place"):
+    with pytest.raises(InvalidValue, match="feed_forward needs the controller p, pi or pid"):
         design(S1, "state", settling=5, feed_forward=True)
 
 
@@ -146,7 +146,7 @@ def test_what_design_returns_verify_accepts(
     plant = first_order(a, b, delay)
     try:
         found = design(plant, kind, settling=settling, overshoot=overshoot)
-    except ImpossibleWish as refused:
+    except ImpossibleSpecification as refused:
         assert any(word in str(refused) for word in ("settles in", "any effect", "makes this plant stable"))  # noqa: PT017
         return
     again = verify(plant, found.gains)
@@ -168,12 +168,12 @@ def test_what_design_returns_verify_accepts(
 def test_poles_are_placed_exactly(a: float, b: float, radius: float, angle: float, third: float) -> None:
     plant = first_order(a, -b)
     pair = [cmath.rect(radius, angle), cmath.rect(radius, -angle)]
-    wishes: list[tuple[Kind, list[complex]]] = [
+    specifications: list[tuple[Kind, list[complex]]] = [
         ("pi", pair),
         ("pid", [*pair, complex(third)]),
         ("p", [complex(third)]),
     ]
-    for kind, poles in wishes:
+    for kind, poles in specifications:
         try:
             found = design(plant, kind, poles=poles, allow_fragile=True)
         except UnstableDesign:
@@ -191,14 +191,14 @@ def test_poles_are_placed_exactly(a: float, b: float, radius: float, angle: floa
         ({"poles": [0.5]}, "PI places 2 poles, got 1"),
         ({"poles": [0.5 + 0.1j, 0.3]}, "conjugate pairs"),
         ({"poles": [math.nan, 0.3]}, "finite"),
-        ({}, "a wish is needed"),
-        ({"settling": -1.0}, "above 0"),
-        ({"settling": math.nan}, "above 0"),
-        ({"settling": 5.0, "overshoot": 1.5}, "fraction from 0 to below 1"),
-        ({"settling": 5.0, "poles": [0.5, 0.5]}, "not both"),
+        ({}, "a specification needs poles"),
+        ({"settling": -1.0}, "samples > 0"),
+        ({"settling": math.nan}, "samples > 0"),
+        ({"settling": 5.0, "overshoot": 1.5}, "fraction >= 0 and < 1"),
+        ({"settling": 5.0, "poles": [0.5, 0.5]}, "got both"),
     ],
 )
-def test_bad_wishes_are_one_sentence(arguments: dict[str, object], message: str) -> None:
+def test_an_invalid_specification_is_one_sentence(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidValue, match=message):
         design(S1, "pi", **arguments)  # type: ignore[arg-type]  # deliberately wrong
 

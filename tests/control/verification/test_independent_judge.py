@@ -64,7 +64,7 @@ def test_python_control_agrees() -> None:
         plant, gains = random_case(rng)
         certificate = verify(plant, gains)
         where = f"seed {SEED}, case {case}: {plant}, {gains}"
-        loop = closed_loop(plant, gains.law())
+        loop = closed_loop(plant, gains.polynomials())
         transfer = control.TransferFunction(loop.numerator, loop.denominator, True)
         poles = control.feedback(transfer, 1).poles()
         radius = float(np.abs(poles).max(initial=0.0))

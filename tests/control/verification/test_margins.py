@@ -21,7 +21,7 @@ def stable_loops(seed: int, count: int) -> list[Loop]:
         a = tuple(float(x) for x in -np.poly(rng.uniform(-0.9, 1.05, order))[1:])
         b = tuple(float(x) for x in rng.normal(size=int(rng.integers(1, 3))))
         kp, ki, kd = (float(x) for x in rng.normal(size=3) * (0.3, 0.15, 0.1) * rng.integers(0, 2, size=3))
-        loop = closed_loop(Arx(a, b, int(rng.integers(0, 4))), Gains(kp, ki, kd).law())
+        loop = closed_loop(Arx(a, b, int(rng.integers(0, 4))), Gains(kp, ki, kd).polynomials())
         if radius(loop.characteristic) < 0.999 and np.any(loop.numerator):
             found.append(loop)
     return found
@@ -105,26 +105,26 @@ def test_the_sensitivity_peak_is_the_highest_point_of_a_dense_grid(loop: Loop) -
 
 def test_the_crossing_at_minus_one_is_found() -> None:
     """z − a + b·Kp has its root at −1 for Kp = (1 + a)/b: the upper end of S1's stable range of a P."""
-    loop = closed_loop(first_order(0.26, 59.73), Gains(0.005).law())
+    loop = closed_loop(first_order(0.26, 59.73), Gains(0.005).polynomials())
     assert margins(loop.numerator, loop.denominator).gain == pytest.approx(1.26 / 59.73 / 0.005)
 
 
 def test_the_crossing_at_plus_one_is_found() -> None:
     """A negative P gain on this plant fails at z = 1, for Kp = (a − 1)/b: the lower end of that range."""
-    loop = closed_loop(first_order(0.26, 59.73), Gains(-0.005).law())
+    loop = closed_loop(first_order(0.26, 59.73), Gains(-0.005).polynomials())
     assert margins(loop.numerator, loop.denominator).gain == pytest.approx(-0.74 / 59.73 / -0.005)
 
 
 def test_a_conditionally_stable_loop_has_a_least_gain() -> None:
     """An unstable plant, a = 1.2, needs Kp·b above 0.2 and below 2.2."""
-    loop = closed_loop(first_order(1.2, 1.0), Gains(0.8).law())
+    loop = closed_loop(first_order(1.2, 1.0), Gains(0.8).polynomials())
     found = margins(loop.numerator, loop.denominator)
     assert found.gain_reduction == pytest.approx(0.25)
     assert found.gain == pytest.approx(2.75)
 
 
 def test_a_loop_that_hardly_acts_bears_any_gain() -> None:
-    loop = closed_loop(first_order(0.0, 1.0), Gains(-2e-309).law())
+    loop = closed_loop(first_order(0.0, 1.0), Gains(-2e-309).polynomials())
     found = margins(loop.numerator, loop.denominator)
     assert found.gain == math.inf
     assert found.sensitivity_peak == 1.0

@@ -25,17 +25,17 @@ def test_publisher_load(tmp_path: Path) -> None:
     assert best[0] == 1
     assert best == sorted(best)
     for found in loads.values():
-        for law in ("s4", "auto"):
-            means = [one["mean_s"] for one in found[law].values()]
+        for controller in ("batch-aimd", "auto"):
+            means = [one["mean_s"] for one in found[controller].values()]
             assert max(means) == pytest.approx(min(means), rel=0.02)
         assert found["auto"]["1"]["mean_s"] < min(one["mean_s"] for one in found["untuned"].values())
 
 
 def test_publisher_steps(tmp_path: Path) -> None:
-    laws = _run("publisher_steps", tmp_path)["laws"]
-    by_load = {step["load"]: step["mean_n"] for step in laws["s4"].values()}
+    controllers = _run("publisher_steps", tmp_path)["controllers"]
+    by_load = {step["load"]: step["mean_n"] for step in controllers["batch-aimd"].values()}
     assert by_load[1.75] < by_load[17.5] < by_load[35.0] < by_load[55.0]
-    assert all(step["recovery_s"] in (None, 0.0) for step in laws["auto"].values())
+    assert all(step["recovery_s"] in (None, 0.0) for step in controllers["auto"].values())
 
 
 def test_publisher_congestion(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 >>> from flyball.loops.policy import Observation, Policy, decide, start
 >>> goal = parse_goal("rate=400")
->>> law = regulator(goal)
->>> policy = Policy("orders", law, limits=WINDOW_LIMITS, guard=guard_for(law), glide=False)
+>>> controller = regulator(goal)
+>>> policy = Policy("orders", controller, limits=WINDOW_LIMITS, guard=guard_for(controller), glide=False)
 >>> state, aiming, dithering = start(policy, FIRST_WINDOW), AimState(), DitherState()
 
 Each second, from what was seen to the window that is wanted:

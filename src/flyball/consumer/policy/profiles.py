@@ -53,11 +53,11 @@ class Profiled:
 
     >>> short = Profile("short", a=0.0, b=60.0, kp=0.0, ki=0.006)
     >>> long = Profile("long", a=0.0, b=10.0, kp=0.0, ki=0.036)
-    >>> law = Profiled((short, long))
-    >>> state, command = law.initial(5.0), 5.0
+    >>> controller = Profiled((short, long))
+    >>> state, command = controller.initial(5.0), 5.0
     >>> for residence_s in (0.017, 0.018, 0.09):
     ...     seen = (math.nan, residence_s)
-    ...     state, action = law.step(state, Sample(1.0, 1.0, 400.0, 390.0, command, seen))
+    ...     state, action = controller.step(state, Sample(1.0, 1.0, 400.0, 390.0, command, seen))
     ...     command = action.command
     ...     print(round(command, 2), action.reason)
     5.06 profile short

@@ -27,7 +27,7 @@ class AimdState:
 class Aimd:
     """Adds a little while all is well, cuts by a factor when it is not; needs no model, shares fairly.
 
-    Law: congested: u(k) = decrease · u'(k−1); otherwise u(k) = u'(k−1) + increase, where u' is the applied
+    Formula: congested: u(k) = decrease · u'(k−1); otherwise u(k) = u'(k−1) + increase, where u' is the applied
     command. Congested means that the measurement is above the set point (a delay, a backlog) or, with
     `congested="below"`, below it (free space, rate of confirms). It never rests: around the edge it saws
     between u and decrease·u. Meant for knobs from 0 up.

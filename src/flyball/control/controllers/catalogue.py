@@ -38,7 +38,7 @@ _CLASSES: dict[str, str] = {
     "aimd": "aimd:Aimd",
     "proportional_rule": "proportional_rule:ProportionalRule",
     "static": "publishing.static:Static",
-    "s4": "publishing.batch_aimd:S4",
+    "batch-aimd": "publishing.batch_aimd:BatchAimd",
     "auto": "publishing.auto:Auto",
 }
 

@@ -18,7 +18,7 @@ class FixedState:
 class Fixed:
     """Keeps one command, whatever is measured.
 
-    Law: u(k) = value, or the command at the start where no value is given. It holds on a bad sample like
+    Formula: u(k) = value, or the command at the start where no value is given. It holds on a bad sample like
     every other controller, so that its telemetry shows the same gaps.
 
     >>> fixed = Fixed(10.0)

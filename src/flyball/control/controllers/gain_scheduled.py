@@ -45,7 +45,7 @@ class GainScheduledState:
 class GainScheduled:
     """PID whose gains follow the set point or a measured disturbance: for plants that change with the workload.
 
-    Law: PID with the gains of the region in which the scheduling quantity s lies. A region is entered at its
+    Formula: PID with the gains of the region in which the scheduling quantity s lies. A region is entered at its
     border and left only when s is `hysteresis` beyond it, so that noise at a border does not switch at each
     sample. A switch is bumpless: the new gains continue from the command that was applied. While s is missing
     the gains stay. Each region's gains are designed and verified with that region's model; slow changes of s

@@ -37,7 +37,7 @@ class LqrState:
 class Lqr:
     """Vector state feedback with integral action: for knobs that act on each other, such as shares of a load.
 
-    Law: u(k) = I(k) − Ky·y(k) − Σⱼ Kuⱼ·u(k−j),  I(k) = I(k−1) + Ki·e(k),  with a row for each knob. Ku has
+    Formula: u(k) = I(k) − Ky·y(k) − Σⱼ Kuⱼ·u(k−j),  I(k) = I(k−1) + Ki·e(k),  with a row for each knob. Ku has
     the blocks Ku₁ Ku₂ … side by side; a plant whose knobs act one interval late needs one block. Anti-windup
     and start are those of state feedback, knob by knob; one set point stands for all sensors.
 

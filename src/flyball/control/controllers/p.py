@@ -24,7 +24,7 @@ class PState:
 class P:
     """Command in proportion to the error; simple, and leaves an offset.
 
-    Law: u(k) = bias + Kp·e(k), e = set point − measurement.
+    Formula: u(k) = bias + Kp·e(k), e = set point − measurement.
 
     At rest y = G·(bias + Kp·(r − y)) with G the plant's steady-state gain, so y = G·(bias + Kp·r) / (1 +
     G·Kp): only a bias that already is the right command, or an infinite gain, would reach r. S1's plant with

@@ -28,7 +28,7 @@ class PiState:
 class Pi:
     """Removes the offset that P leaves; the right choice for most loops.
 
-    Law: u(k) = Kp·e(k) + I(k),  I(k) = I(k−1) + Ki·e(k).  On y(k+1) = a·y(k) + b·u(k) the closed loop has the
+    Formula: u(k) = Kp·e(k) + I(k),  I(k) = I(k−1) + Ki·e(k).  On y(k+1) = a·y(k) + b·u(k) the closed loop has the
     characteristic polynomial z² + [b(Kp+Ki) − (1+a)]z + a − b·Kp.
 
     Anti-windup: if u' was applied instead of u, then I(k−1) := I(k−1) + u' − u, so that the law would have

@@ -30,7 +30,7 @@ class PiFfState:
 class PiFf:
     """PI plus feed-forward: moves at once with a new goal or a measured disturbance, and trims the rest.
 
-    Law: u(k) = F(k) + Kp·e(k) + I(k),  I(k) = I(k−1) + Ki·e(k),  F(k) = Kr·r(k) + Σ Kd_j·d_j(k).
+    Formula: u(k) = F(k) + Kp·e(k) + I(k),  I(k) = I(k−1) + Ki·e(k),  F(k) = Kr·r(k) + Σ Kd_j·d_j(k).
 
     With a plant of steady-state gain G, Kr = 1/G brings the goal at once where the model is right. For a
     window, Little's law gives the feed-forward: window = rate × residence time; measure that product as a

@@ -34,7 +34,7 @@ class PidState:
 class Pid:
     """PI with a derivative term that brakes early; sensitive to noise, so filter it.
 
-    Law: u(k) = Kp·e(k) + I(k) + D(k),  I(k) = I(k−1) + Ki·e(k),
+    Formula: u(k) = Kp·e(k) + I(k) + D(k),  I(k) = I(k−1) + Ki·e(k),
     D(k) = f·D(k−1) + (1−f)·Kd·(x(k) − x(k−1)).
 
     x is the error, or minus the measurement: the poles are the same, but then a new set point does not kick

@@ -26,7 +26,7 @@ class ProportionalRuleState:
 class ProportionalRule:
     """Next command = command · set point / measurement ("HPA"); no gains to tune, right for proportional plants.
 
-    Law: u(k) = u'(k−1) · r/y, where u' is the applied command; no move while |r/y − 1| ≤ tolerance. Where y
+    Formula: u(k) = u'(k−1) · r/y, where u' is the applied command; no move while |r/y − 1| ≤ tolerance. Where y
     is proportional to u this lands on the goal in one step; with an offset or a lag it over- or undershoots,
     and measurement noise goes straight into the knob. One step changes the command by at most the factor
     `greatest_factor` either way, which also covers y = 0. A command at or below `least` is raised to it

@@ -25,7 +25,7 @@ from flyball.control.step import Action, ReasonCode, Sample, Value
 from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 
-_SLOWER = (1.0, 1.5, 2.5, 4.0)  # where the wish cannot be had, a slower one is tried: factors of the settling
+_SLOWER = (1.0, 1.5, 2.5, 4.0)  # where this settling cannot be met, a slower one is tried: factors of the settling
 _PROBE_PERIOD = 127
 _NEWS = 0.02  # change of a gain, as a part of the larger gain, that is worth a swap
 
@@ -54,11 +54,11 @@ class SelfTuningState:
 class SelfTuning:
     """PI that identifies its plant as it runs, redesigns itself, and swaps gains only if verified.
 
-    Law: PI with gains (Kp, Ki), and at each sample recursive least squares (forgetting λ) on y(k+1) = a·y(k)
+    Formula: PI with gains (Kp, Ki), and at each sample recursive least squares (forgetting λ) on y(k+1) = a·y(k)
     + b·u(k−D) + c from measurement and *applied* command. After every `every` samples that were learnt from:
-    place poles for the wished settling and overshoot on the estimated model, verify the loop over the
+    place poles for the specified settling and overshoot on the estimated model, verify the loop over the
     confidence region of the estimate, and take the new gains only when the verdict is `accepted` (and they
-    differ by more than 2 %); otherwise a slower wish is tried, and the gains stay when none passes. A swap is
+    differ by more than 2 %); otherwise a slower settling is tried, and the gains stay when none passes. A swap is
     bumpless: the new gains continue from the applied command.
 
     Data of a closed loop teach little while the command rests. `probe` adds a bounded pseudo-random ±probe to
@@ -79,8 +79,8 @@ class SelfTuning:
 
     kp: float = field(metadata={"help": "proportional gain at the start: choose a cautious one"})
     ki: float = field(metadata={"help": "integral gain at the start: its sign must be right"})
-    settling: float = field(default=10.0, metadata={"help": "wished settling, in samples to 2 %"})
-    overshoot: float = field(default=0.1, metadata={"help": "wished overshoot as a fraction, 0.1 is 10 %"})
+    settling: float = field(default=10.0, metadata={"help": "settling time to design for, in samples to 2 %"})
+    overshoot: float = field(default=0.1, metadata={"help": "overshoot to design for, as a fraction, 0.1 is 10 %"})
     delay: int = field(default=0, metadata={"help": "input delay D of the plant, in samples"})
     forgetting: float = field(default=0.98, metadata={"help": "λ of least squares: memory of 1/(1−λ) samples"})
     every: int = field(default=20, metadata={"help": "learnt samples between two designs"})

@@ -32,7 +32,7 @@ class StateFeedbackState:
 class StateFeedback:
     """Knows the commands that are still under way: as fast as the delay allows, where PI must be slow.
 
-    Law: u(k) = I(k) − Σᵢ kyᵢ·y(k−i) − Σⱼ kuⱼ·u(k−j),  I(k) = I(k−1) + Ki·e(k),  i from 0, j from 1.
+    Formula: u(k) = I(k) − Σᵢ kyᵢ·y(k−i) − Σⱼ kuⱼ·u(k−j),  I(k) = I(k−1) + Ki·e(k),  i from 0, j from 1.
 
     A plant with an input delay of D samples has the state (y, u(k−1) … u(k−D)): feeding all of it back is the
     same as feeding back a prediction of y(k+D), and every closed-loop pole can be placed. The commands are

@@ -1,4 +1,4 @@
-"""Why a wish is refused, in words: the limit of this kind of controller on this plant, and what does better."""
+"""Why a specification is refused: the limit of this kind of controller on this plant, and what does better."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = {"p": "P", "pi": "PI", "pid": "PID", "state": "state feedback"}
 
 
 def refusal(task: Task, settling: float, overshoot: float) -> str:
-    """For a wish that not even a fragile loop fulfils."""
+    """Explain a specification that not even a fragile loop meets."""
     name, delay = NAMES[task.controller], task.plant.delay
     where = f"with delay {delay} " if delay else ""
     limit = fastest(task, robust=False)
@@ -27,11 +27,11 @@ def refusal(task: Task, settling: float, overshoot: float) -> str:
 
 
 def fragile_offer(task: Task, settling: float, overshoot: float) -> str:
-    """For a wish that only a fragile loop fulfils: the nearest wish that an accepted one does."""
+    """Explain a specification that only a fragile loop meets, with the nearest one that an accepted loop meets."""
     limit = fastest(task, robust=True)
     offers = [] if limit is None else [f"an accepted one settles in {max(limit, math.ceil(settling)):g} samples"]
     other = _other_kind(task, settling, overshoot)
-    return "; ".join([*offers, *([other] if other else []), "a fragile design must be allowed by name"])
+    return "; ".join([*offers, *([other] if other else []), "allow_fragile permits it"])
 
 
 def fastest(task: Task, *, robust: bool) -> float | None:
@@ -56,7 +56,7 @@ def _fastest_state(task: Task, robust: bool) -> float | None:
 
 
 def _other_kind(task: Task, settling: float, overshoot: float) -> str:
-    """State feedback knows the commands under way, so it often does what P, PI and PID cannot."""
+    """Offer state feedback: it knows the commands under way, so it often does what P, PI and PID cannot."""
     if task.controller == "state":
         return ""
     state = replace(task, controller="state", feed_forward=0.0)

@@ -28,7 +28,7 @@ def nearest_gains(plant: Arx, gains: AnyGains, passes: Callable[[AnyGains], bool
         return None
     search = GainSearch(plant, gains.kind, gains.derivative_filter, gains.feed_forward)
     # Gains that hardly act always pass; they are no offer. As quick as the loop was, or as quick as can be found.
-    own = float(radii(closed_loop(plant, gains.law()).characteristic[None, :])[0])
+    own = float(radii(closed_loop(plant, gains.polynomials()).characteristic[None, :])[0])
     paces = [pace for pace in _PACES if not _PACES[0] < own < 1.0 or pace > own]
     found = None
     for pace in paces:
@@ -59,7 +59,8 @@ def _slower_state(plant: Arx, passes: Callable[[AnyGains], bool]) -> StateGains 
 
 
 def state_gains(plant: Arx, settling: float, overshoot: float, rest: float) -> StateGains:
-    """State feedback with a dominant pair as wished and all other poles at `rest` times its radius."""
+    """State feedback with a dominant pair of that settling and overshoot, and all other poles at `rest` times its
+    radius."""
     pair = pair_of(settling, overshoot)
     others = plant.order + plant.delay + len(plant.b) - 2
     gains = place(plant, "state", [*pair, *[complex(rest * abs(pair[0]))] * others])

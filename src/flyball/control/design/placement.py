@@ -1,8 +1,8 @@
 """Pole placement: the gains that put closed-loop poles where they are wanted.
 
-A wish in words becomes poles as for a second-order loop: a pair r·e^(±jθ) decays to r^settling = e⁻⁴, about 2 %,
-within the settling time, so r = e^(−4/settling); half a turn of θ leads from the start to the first peak, which is
-then r^(π/θ) high, so θ = π·ln r / ln overshoot.
+Settling and overshoot become poles as for a second-order loop: a pair r·e^(±jθ) decays to r^settling = e⁻⁴, about
+2 %, within the settling time, so r = e^(−4/settling); half a turn of θ leads from the start to the first peak,
+which is then r^(π/θ) high, so θ = π·ln r / ln overshoot.
 
 P, PI, PID. The characteristic polynomial is linear in the gains, c(z) = D·A + (Σ kᵢ·Nᵢ)·B. It has the wanted poles
 as roots when its remainder modulo w(z) = Π(z − pᵢ) is zero: as many linear equations as wanted poles. With a
@@ -33,7 +33,7 @@ def radius_of(settling: float) -> float:
 
 
 def pair_of(settling: float, overshoot: float) -> tuple[complex, complex]:
-    """The pair of poles of a second-order loop that settles and overshoots as wished.
+    """The pair of poles of a second-order loop with this settling and overshoot.
 
     >>> [complex(round(p.real, 3), round(p.imag, 3)) for p in pair_of(5.0, 0.14)]
     [(0.13+0.43j), (0.13-0.43j)]

@@ -1,10 +1,10 @@
-"""Which gains to try for a wish, in which order, and when a wish counts as fulfilled.
+"""What a design has to meet, which gains to try for it in which order, and when it is met.
 
-Order of goals: (1) the slowest pole decays within the settling asked for; (2) robust enough to be accepted; (3)
-the response to a step of the setpoint stays within the overshoot asked for; (4) near the poles of the text
-book. (3) can be out of reach where (1) and (2) are not: P, PI and PID act on the step of the setpoint at once,
-and a slow or integrating plant then overshoots whatever its poles. The poles are as wished all the same, the
-response to disturbances too, so such gains are a fair answer, said with the overshoot to expect.
+Order of goals: (1) the slowest pole decays within the specified settling; (2) robust enough to be accepted; (3)
+the response to a step of the set point stays within the specified overshoot; (4) near the poles of the text
+book. (3) can be out of reach where (1) and (2) are not: P, PI and PID act on the step of the set point at once,
+and a slow or integrating plant then overshoots whatever its poles. Its poles and its response to disturbances are
+as specified all the same, so such gains are a fair answer, reported with the overshoot to expect.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _OVERSHOOT_SLACK = 0.005
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What was asked for: poles, or settling in samples with an overshoot as a fraction."""
+class Specification:
+    """What a design has to meet: poles, or settling in samples with an overshoot as a fraction."""
 
     poles: tuple[complex, ...] | None = None
     settling: float | None = None
@@ -34,7 +34,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Task:
-    """A plant and the kind of controller wanted for it."""
+    """A plant and the kind of controller to design for it."""
 
     plant: Arx
     controller: Kind
@@ -56,7 +56,8 @@ class Task:
 
 
 def slack(settling: float) -> float:
-    """A settling time is counted in whole samples: half a sample more (at most 8 %) is the same wish.
+    """Tolerance of a settling time: it is counted in whole samples, so half a sample more (at most 8 %) still
+    meets it.
 
     >>> slack(5.0), slack(20.0)
     (0.4, 0.5)
@@ -73,7 +74,8 @@ def overshoots(certificate: Certificate, overshoot: float) -> bool:
 
 
 def candidates(task: Task, settling: float, overshoot: float) -> Iterator[AnyGains]:
-    """Gains that may fulfil the whole wish, best first; the caller checks each and stops at one that does."""
+    """Gains that may meet settling and overshoot, best first; the caller checks each and stops at one that
+    does."""
     if task.controller == "state":
         yield from _state_candidates(task.plant, settling, overshoot)
         return
@@ -81,7 +83,7 @@ def candidates(task: Task, settling: float, overshoot: float) -> Iterator[AnyGai
     if task.controller == "pi":
         try:
             text_book = place(task.plant, "pi", pair_of(settling, overshoot))
-        except InvalidValue:  # the plant has a zero there: the search goes round it
+        except InvalidValue:  # the plant has a zero there: the search avoids it
             text_book = None
     if isinstance(text_book, Gains):
         yield text_book
@@ -89,14 +91,14 @@ def candidates(task: Task, settling: float, overshoot: float) -> Iterator[AnyGai
     if isinstance(text_book, Gains):
         found = task.search_near(text_book, demand)
     else:
-        # More than one speed fulfils the wish of a P: the one with the least steady error is best.
+        # More than one speed meets the specification of a P: the one with the least steady error is best.
         found = task.search(demand, _error if task.controller == "p" else _sensitivity)
     if found is not None:
         yield found
 
 
 def second_best(task: Task, settling: float) -> Iterator[AnyGains]:
-    """Gains that settle as wished with the least overshoot, then a little slower ones, then fragile ones."""
+    """Gains that settle as specified with the least overshoot, then a little slower ones, then fragile ones."""
     if task.controller == "state":
         return  # its candidates are a fixed list, tried already
     slowest = radius_of(settling + 0.98 * slack(settling))
@@ -126,7 +128,7 @@ def slowness(judged: Judged) -> Array:
 
 
 def _state_candidates(plant: Arx, settling: float, overshoot: float) -> Iterator[StateGains]:
-    """The pair as wished, the other poles from deadbeat to as slow; then better damped, faster, a bit slower."""
+    """The specified pair, the other poles from deadbeat to as slow; then better damped, faster, a bit slower."""
     for speed in (settling, 0.85 * settling, 0.7 * settling, settling + 0.98 * slack(settling)):
         for damping in (1.0, 0.5, 0.1, 0.0):
             for rest in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):

@@ -49,12 +49,12 @@ def robustness(plant: Arx, gains: AnyGains, covariance: npt.ArrayLike, confidenc
     axes = _axes(np.asarray(covariance, dtype=float), coefficients.size, confidence)
     directions = _directions(coefficients.size)
     tried = coefficients + np.concatenate([directions, directions / 2.0]) @ axes.T
-    law = gains.law()
+    controller = gains.polynomials()
     # One matrix product per polynomial instead of a convolution per model.
     n = plant.order
-    open_loop = np.hstack([np.ones((len(tried), 1)), -tried[:, :n]]) @ _convolution(law.denominator, n + 1)
-    pushed = tried[:, n:] @ _convolution(law.feedback, tried.shape[1] - n)
-    size = law.denominator.size - 1 + max(n, plant.delay + len(plant.b)) + 1
+    open_loop = np.hstack([np.ones((len(tried), 1)), -tried[:, :n]]) @ _convolution(controller.denominator, n + 1)
+    pushed = tried[:, n:] @ _convolution(controller.feedback, tried.shape[1] - n)
+    size = controller.denominator.size - 1 + max(n, plant.delay + len(plant.b)) + 1
     characteristic = np.zeros((len(tried), size))
     characteristic[:, : open_loop.shape[1]] += open_loop  # both are polynomials in 1/z: aligned at the left,
     start = plant.delay + 1  # and the numerator begins with b₁·z^(−delay−1)

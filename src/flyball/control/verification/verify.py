@@ -86,7 +86,7 @@ def verify(
     >>> print(verify(first_order(0.985, -134.0), Gains(-0.00614, 0.02168)).reason)
     a closed-loop pole lies at 4.03, outside the unit circle
     """
-    loop = closed_loop(plant, gains.law())
+    loop = closed_loop(plant, gains.polynomials())
     poles = np.roots(loop.characteristic).astype(complex)
     radius = float(np.abs(poles).max(initial=0.0))
     test = jury(loop.characteristic.tolist())

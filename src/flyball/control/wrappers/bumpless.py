@@ -23,7 +23,7 @@ class BumplessState:
 class Bumpless:
     """Takes over a knob without a jump, and fades to what the inner controller wants.
 
-    Law: u'(k) = u(k) + d(k), d(0) = command at the start − u(0), d(k) = fade·d(k−1). For controllers that
+    Formula: u'(k) = u(k) + d(k), d(0) = command at the start − u(0), d(k) = fade·d(k−1). For controllers that
     have no memory to start from, such as P with a given bias; those with an integral start smoothly by
     themselves. The inner controller is told applied − d, which is what it would have had to ask for.
 

@@ -20,7 +20,7 @@ class DeadBandState:
 class DeadBand:
     """Holds while the error is within a band, for knobs that are costly to move.
 
-    Law: |e| ≤ width: hold; otherwise the inner controller acts. Inside the band the inner controller sees a
+    Formula: |e| ≤ width: hold; otherwise the inner controller acts. Inside the band the inner controller sees a
     missing measurement, so it neither integrates the small error nor loses track of what was applied. For
     vectors every component must be within the band.
 

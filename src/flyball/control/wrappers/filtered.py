@@ -23,7 +23,7 @@ class EwmaState:
 class Ewma:
     """Averages the measurement, the old average weighing `keep`: calms white noise.
 
-    Law: ȳ(k) = keep·ȳ(k−1) + (1−keep)·y(k). The filter is part of the loop: it adds the pole `keep`, so
+    Formula: ȳ(k) = keep·ȳ(k−1) + (1−keep)·y(k). The filter is part of the loop: it adds the pole `keep`, so
     design and verify with it. A missing or infinite measurement passes through unsmoothed, and the controller
     holds.
 
@@ -73,7 +73,7 @@ class MedianState:
 class Median:
     """Takes the median of the last measurements: ignores outliers.
 
-    Law: ỹ(k) = median(y(k), …, y(k−size+1)). It delays by (size−1)/2 samples: design and verify with that
+    Formula: ỹ(k) = median(y(k), …, y(k−size+1)). It delays by (size−1)/2 samples: design and verify with that
     delay.
 
     >>> from flyball.control.controllers.p import P

@@ -30,7 +30,7 @@ class SaturationState:
 class Saturation:
     """Cuts the command at the limits of the knob, without wind-up.
 
-    Law: u' = min(max(u, low), high). The inner controller is told in its next sample that u' was applied (by
+    Formula: u' = min(max(u, low), high). The inner controller is told in its next sample that u' was applied (by
     the actuator, or by this wrapper where the actuator says nothing) and corrects its memory.
 
     >>> from flyball.control.controllers.pi import Pi

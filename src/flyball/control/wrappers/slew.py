@@ -24,7 +24,7 @@ class SlewState:
 class Slew:
     """Lets the command move only so far in one sample.
 
-    Law: u'(k) = min(max(u(k), u'(k−1) − fall), u'(k−1) + rise), where u'(k−1) is the command that was
+    Formula: u'(k) = min(max(u(k), u'(k−1) − fall), u'(k−1) + rise), where u'(k−1) is the command that was
     applied. Like saturation it does not wind up: the inner controller learns what was let through.
 
     >>> from flyball.control.controllers.fixed import Fixed

@@ -1,6 +1,7 @@
 """S5: a hog on one of two lanes: round robin and control (fig. 8), and control that forgot its delay (fig. 9).
 
-Lanes of the twin with the batch law measured on Spark; shares are set each second by the pipeline's own balancing.
+Lanes of the twin with the batch times measured on Spark; shares are set each second by the pipeline's own
+balancing.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from flyball.lab.intervals import interval
 from flyball.lab.plotting import FREE_RUN, MEASURED, ONE_STEP, SHADE, new_figure
 from flyball.lab.rigs.pipeline.lanes import LaneWorld, Weigher, balancing, p99_s
 from flyball.pipeline.policy import lane_plant
-from flyball.twin.lanes import LaneLaw
+from flyball.twin.lanes import LaneModel
 
-LAW = LaneLaw(queue_bytes=1e15)  # what is studied here is waiting, not room
+MODEL = LaneModel(queue_bytes=1e15)  # what is studied here is waiting, not room
 HOG = 0.5
 LOAD = 0.84
 QUIET_S, HOG_S, AFTER_S = 60.0, 120.0, 60.0
@@ -100,11 +101,11 @@ def run(context: ExperimentContext) -> Report:
 
 
 def _rate() -> float:
-    return LOAD * LAW.capacity(2.0) * (2.0 - HOG)
+    return LOAD * MODEL.capacity(2.0) * (2.0 - HOG)
 
 
 def _run(seed: int, weigh: Weigher | None, *, own: bool) -> LaneWorld:
-    world = LaneWorld([LAW, LAW], seed, weigh=weigh, spare_laggards=own, late=True)
+    world = LaneWorld([MODEL, MODEL], seed, weigh=weigh, spare_laggards=own, late=True)
     world.rate = _rate()
     for hog, seconds in ((0.0, QUIET_S), (HOG, HOG_S), (0.0, AFTER_S)):
         world.lanes[1].hog(hog)

@@ -1,6 +1,6 @@
 """S5: free space of a result queue without control (fig. 3) and held by a PI on admission (fig. 6), with a hog.
 
-A lane of the twin with the batch law measured on Spark; the decisions are the pipeline's own.
+A lane of the twin with the batch times measured on Spark; the decisions are the pipeline's own.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from flyball.lab.intervals import interval
 from flyball.lab.plotting import FREE_RUN, MEASURED, ONE_STEP, new_figure
 from flyball.lab.rigs.pipeline.lanes import LaneWorld, held, settled_after
 from flyball.pipeline.policy import FlowControl
-from flyball.twin.lanes import LaneLaw
+from flyball.twin.lanes import LaneModel
 
 MB = 1e6
 FLOW = FlowControl(limit_bytes=64_000_000, reference_bytes=40_000_000)
-LAW = LaneLaw(per_event_s=1 / 32_500)
+MODEL = LaneModel(per_event_s=1 / 32_500)
 RATE = 40_000.0
 FAST, SLOW = 1.2 * MB, 0.7 * MB
 HOG = 0.5
@@ -67,9 +67,9 @@ def run(context: ExperimentContext) -> Report:
     return Report(
         title="S5: flow control of a result queue",
         body=[
-            f"{RATE:,.0f} events/s come to a lane that gets through {LAW.capacity(2.0):,.0f} "
-            f"({LAW.capacity(2.0) * (1 - HOG):,.0f} beside the hog): from the first second to the last the input "
-            f"exceeds its capacity. Its result queue holds {FLOW.limit_bytes / MB:.0f} MB, of which "
+            f"{RATE:,.0f} events/s come to a lane that gets through {MODEL.capacity(2.0):,.0f} "
+            f"({MODEL.capacity(2.0) * (1 - HOG):,.0f} beside the hog): from the first second to the last the "
+            f"input exceeds its capacity. Its result queue holds {FLOW.limit_bytes / MB:.0f} MB, of which "
             f"{FLOW.reference_bytes / MB:.0f} MB are to stay free; it is emptied at {FAST / MB:g} or "
             f"{SLOW / MB:g} MB/s. {len(seeds)} seeds.",
             Picture("runs", "One run without control and one with; dotted: a change", figure),
@@ -91,7 +91,7 @@ def run(context: ExperimentContext) -> Report:
 
 
 def _run(seed: int, flow: FlowControl | None) -> LaneWorld:
-    world = LaneWorld([LAW], seed, flow=flow)
+    world = LaneWorld([MODEL], seed, flow=flow)
     world.rate = RATE
     ends = [begins_s for _, begins_s, _, _ in PHASES[1:]] + [END_S]
     for (_, begins_s, drain, hog), until_s in zip(PHASES, ends, strict=True):

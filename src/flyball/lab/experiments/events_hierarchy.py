@@ -14,11 +14,11 @@ from flyball.lab.intervals import interval
 from flyball.lab.plotting import FREE_RUN, MEASURED, ONE_STEP, SHADE, new_figure
 from flyball.lab.rigs.pipeline.lanes import LaneWorld, held
 from flyball.pipeline.policy import FlowControl
-from flyball.twin.lanes import LaneLaw, LaneTwin, percentile_s
+from flyball.twin.lanes import LaneModel, LaneTwin, percentile_s
 
 MB = 1e6
 FLOW = FlowControl(limit_bytes=64_000_000, reference_bytes=40_000_000)
-LAW = LaneLaw()
+MODEL = LaneModel()
 CITIES, STATES = 6, 2
 CITY_RATE = 60_000.0
 PASSED = 0.25
@@ -100,10 +100,10 @@ class _Country:
     """Worlds of one lane each in one virtual time, chained from level to level."""
 
     def __init__(self, seed: int) -> None:
-        self._top = LaneWorld([LAW], seed, flow=FLOW)
+        self._top = LaneWorld([MODEL], seed, flow=FLOW)
         shared = self._top.environment
-        states = [LaneWorld([LAW], seed * 100 + n, flow=FLOW, environment=shared) for n in range(STATES)]
-        cities = [LaneWorld([LAW], seed * 1000 + n, flow=FLOW, environment=shared) for n in range(CITIES)]
+        states = [LaneWorld([MODEL], seed * 100 + n, flow=FLOW, environment=shared) for n in range(STATES)]
+        cities = [LaneWorld([MODEL], seed * 1000 + n, flow=FLOW, environment=shared) for n in range(CITIES)]
         self.levels = {"city": cities, "state": states, "country": [self._top]}
         for number, city in enumerate(cities):
             city.rate = CITY_RATE

@@ -11,9 +11,9 @@ from flyball.lab.experiment import ExperimentContext, Picture, Report, Table
 from flyball.lab.intervals import interval
 from flyball.lab.plotting import FREE_RUN, MEASURED, ONE_STEP, new_figure
 from flyball.lab.rigs.pipeline.lanes import LaneWorld, Weigher, balancing, p99_s
-from flyball.twin.lanes import LaneLaw
+from flyball.twin.lanes import LaneModel
 
-LAW = LaneLaw(queue_bytes=1e15)
+MODEL = LaneModel(queue_bytes=1e15)
 HOG, LOAD = 0.5, 0.84
 QUIET_S, HOG_S = 60.0, 120.0
 
@@ -67,8 +67,8 @@ def run(context: ExperimentContext) -> Report:
 
 
 def _run(seed: int, lanes: int, weigh: Weigher | None) -> LaneWorld:
-    world = LaneWorld([LAW] * lanes, seed, weigh=weigh, spare_laggards=weigh is not None)
-    world.rate = LOAD * LAW.capacity(2.0) * (lanes - HOG)
+    world = LaneWorld([MODEL] * lanes, seed, weigh=weigh, spare_laggards=weigh is not None)
+    world.rate = LOAD * MODEL.capacity(2.0) * (lanes - HOG)
     world.run(QUIET_S)
     world.lanes[1].hog(HOG)
     world.run(HOG_S)

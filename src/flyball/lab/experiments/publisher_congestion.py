@@ -21,7 +21,7 @@ BATCH = 10
 CASES: dict[str, tuple[Controller[Any], bool, str]] = {
     "untuned, one line for all": (untuned(BATCH), False, MEASURED),
     "untuned, requests first": (untuned(BATCH), True, SHADE),
-    "s4": (tuned("s4"), True, FREE_RUN),
+    "batch-aimd": (tuned("batch-aimd"), True, FREE_RUN),
     "auto": (tuned("auto"), True, ONE_STEP),
 }
 
@@ -33,10 +33,10 @@ def run(context: ExperimentContext) -> Report:
     rows: list[tuple[object, ...]] = []
     data: dict[str, Any] = {name: {} for name in CASES}
     for vacation_s in vacations_s:
-        for name, (law, first, _) in CASES.items():
+        for name, (controller, first, _) in CASES.items():
             runs = [
                 run_publisher(
-                    law,
+                    controller,
                     Poisson(LOAD),
                     seed=seed,
                     duration_s=duration_s,
@@ -88,10 +88,10 @@ def run(context: ExperimentContext) -> Report:
             ),
             Picture("runs", "Drops, and what came through", figure),
             "The untuned publisher hands every batch to workers, which then wait for the broker until none is "
-            "left for requests; going first helps them little once all are taken. `s4` and `auto` bound the "
-            "transfers under way, so that requests always find a worker, and what the broker does not take waits "
-            "in the "
-            "store. None of them can make a subscriber faster: what came through is the same or nearly so.",
+            "left for requests; going first helps them little once all are taken. `batch-aimd` and `auto` bound "
+            "the transfers under way, so that requests always find a worker, and what the broker does not take "
+            "waits in the store. None of them can make a subscriber "
+            "faster: what came through is the same or nearly so.",
         ],
         data={"load": LOAD, "seeds": len(seeds), "cases": data},
     )

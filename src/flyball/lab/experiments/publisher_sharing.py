@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flyball.control.controllers.publishing.auto import Auto
-from flyball.control.controllers.publishing.batch_aimd import S4
+from flyball.control.controllers.publishing.batch_aimd import BatchAimd
 from flyball.control.controllers.publishing.static import Static
 from flyball.control.step import Controller
 from flyball.lab.experiment import ExperimentContext, Picture, Report, Table
@@ -21,9 +21,9 @@ from flyball.twin.pubsub import FarSide
 
 PUBLISHERS, OVER_S = 8, 5
 CAPACITY = 1000.0
-LAWS: dict[str, Callable[[], Controller[Any]]] = {
+CONTROLLERS: dict[str, Callable[[], Controller[Any]]] = {
     "static, window 1000": lambda: Static(batch=50),
-    "s4, 64 transfers": S4,
+    "batch-aimd, 64 transfers": BatchAimd,
     "auto": Auto,
 }
 
@@ -35,14 +35,19 @@ def run(context: ExperimentContext) -> Report:
     rows: list[tuple[object, ...]] = []
     data: dict[str, Any] = {}
     trips_s = (0.013,) if context.quick else (0.001, 0.013, 0.14)
-    figure, axes = new_figure(rows=len(LAWS), row_height_in=2.0)
+    figure, axes = new_figure(rows=len(CONTROLLERS), row_height_in=2.0)
     last_join = round((PUBLISHERS - 1) * join_every_s)
     for round_trip_s in trips_s:
         far = FarSide(round_trip_s=round_trip_s, intake_s=1.0 / CAPACITY, read_rate=1e5)
-        for axis, (name, law) in zip(axes, LAWS.items(), strict=True):
+        for axis, (name, controller) in zip(axes, CONTROLLERS.items(), strict=True):
             shares = [
                 run_sharing(
-                    law, publishers=PUBLISHERS, join_every_s=join_every_s, after_s=after_s, far=far, seed=seed
+                    controller,
+                    publishers=PUBLISHERS,
+                    join_every_s=join_every_s,
+                    after_s=after_s,
+                    far=far,
+                    seed=seed,
                 )
                 for seed in seeds
             ]
@@ -75,16 +80,14 @@ def run(context: ExperimentContext) -> Report:
             f"after "
             "the last joined; fair after: the first end of 5 s from which on the index stays at 0.97 or more, in "
             "the worst seed.",
-            Table(("round trip, ms", "law", "Jain", "fair after, s", "capacity used, %"), rows),
+            Table(("round trip, ms", "controller", "Jain", "fair after, s", "capacity used, %"), rows),
             Picture("runs", "Confirmed messages of each publisher in every second", figure),
             "Equal fixed windows of 1,000 take turns: each waits until the 8,000 messages of all have passed, 8 "
-            "s, "
-            "so that over 5 s some get everything. `s4` has a bound of 64 transfers for all, and equal bounds "
-            "give "
-            "equal shares. `auto` shares fairly without any bound being set, and keeps the broker's queue short "
-            "meanwhile; who joins is heard at once and settles within seconds.",
+            "s, so that over 5 s some get everything. `batch-aimd` has a bound of 64 transfers for all, and equal "
+            "bounds give equal shares. `auto` shares fairly without any bound being set, and keeps the broker's "
+            "queue short meanwhile; who joins is heard at once and settles within seconds.",
         ],
-        data={"publishers": PUBLISHERS, "seeds": len(seeds), "laws": data},
+        data={"publishers": PUBLISHERS, "seeds": len(seeds), "controllers": data},
     )
 
 

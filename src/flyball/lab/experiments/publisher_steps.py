@@ -28,33 +28,37 @@ def run(context: ExperimentContext) -> Report:
     profile = tuple((start_s / faster, load) for start_s, load in PROFILE)
     end_s = END_S / faster
     runs = {
-        law: [run_publisher(tuned(law), Steps(profile), seed=seed, duration_s=end_s) for seed in seeds]
-        for law in ("s4", "auto")
+        controller: [
+            run_publisher(tuned(controller), Steps(profile), seed=seed, duration_s=end_s) for seed in seeds
+        ]
+        for controller in ("batch-aimd", "auto")
     }
     rows: list[tuple[object, ...]] = []
     data: dict[str, Any] = {}
     ends = [start_s for start_s, _ in profile[1:]] + [end_s]
-    for law, made in runs.items():
-        data[law] = {}
+    for controller, made in runs.items():
+        data[controller] = {}
         for (start_s, load), until_s in zip(profile, ends, strict=True):
             settled_s = _mean_s(made, start_s + (until_s - start_s) / 2, until_s)
             recovered_s = recovery_s(made, start_s, settled_s) if start_s else None
             mean_n = float(np.mean([_wanted(one, start_s, until_s) for one in made]))
             batch = float(np.mean([_batch(one, start_s, until_s) for one in made]))
-            rows.append((law, load, mean_n if law == "s4" else batch, 1000 * settled_s, recovered_s))
-            data[law][f"{start_s * faster:g}"] = {
+            rows.append(
+                (controller, load, mean_n if controller == "batch-aimd" else batch, 1000 * settled_s, recovered_s)
+            )
+            data[controller][f"{start_s * faster:g}"] = {
                 "load": load,
                 "settled_s": settled_s,
                 "recovery_s": recovered_s,
                 "mean_n": mean_n,
                 "mean_batch": batch,
             }
-            context.note(f"{law}, {load:g}/s: {1000 * settled_s:.1f} ms, within 10 % after {recovered_s} s")
+            context.note(f"{controller}, {load:g}/s: {1000 * settled_s:.1f} ms, within 10 % after {recovered_s} s")
     figure, axes = new_figure(rows=2, row_height_in=2.6)
-    _draw_n(axes[0], runs["s4"][0], profile, end_s)
-    for law, colour in (("s4", FREE_RUN), ("auto", ONE_STEP)):
-        middle_s, mean_s = _binned(runs[law], 0.0, end_s - 1.0, 1.0)
-        axes[1].plot(middle_s, 1000 * mean_s, color=colour, linewidth=0.8, label=law)
+    _draw_n(axes[0], runs["batch-aimd"][0], profile, end_s)
+    for controller, colour in (("batch-aimd", FREE_RUN), ("auto", ONE_STEP)):
+        middle_s, mean_s = _binned(runs[controller], 0.0, end_s - 1.0, 1.0)
+        axes[1].plot(middle_s, 1000 * mean_s, color=colour, linewidth=0.8, label=controller)
     axes[1].set_ylabel("response time, ms")
     axes[1].set_xlabel("time in s")
     axes[1].set_ylim(0.0, None)
@@ -68,12 +72,17 @@ def run(context: ExperimentContext) -> Report:
             f"settled (or within what its own noise explains) for 5 s; a bound of {ALLOWED_S:g} s is five times "
             f"the "
             "longest T_poll.",
-            Table(("law", "requests/s", "mean N (auto: mean batch)", "settled, ms", "recovered after, s"), rows),
-            Picture("runs", "Above: N of `s4` and the load; below: response time, mean over seeds", figure),
+            Table(
+                ("controller", "requests/s", "mean N (auto: mean batch)", "settled, ms", "recovered after, s"),
+                rows,
+            ),
+            Picture(
+                "runs", "Above: N of `batch-aimd` and the load; below: response time, mean over seeds", figure
+            ),
             "N follows the load within a few polls, as figure 11 shows. The response time of `auto` does not show "
             "the steps: it needs no N to be found before a message may leave.",
         ],
-        data={"seeds": len(seeds), "faster": faster, "laws": data},
+        data={"seeds": len(seeds), "faster": faster, "controllers": data},
     )
 
 
@@ -127,7 +136,7 @@ def _draw_n(axis: Any, one: PublisherRun, profile: tuple[tuple[float, float], ..
         where="post",
         color=FREE_RUN,
         linewidth=0.6,
-        label="N of s4, one run",
+        label="N of batch-aimd, one run",
     )
     axis.set_ylabel("N")
     load = axis.twinx()

@@ -50,8 +50,8 @@ def registrations(rng: np.random.Generator, duration_s: float) -> Trace:
 def run(context: ExperimentContext) -> Report:
     seeds = range(context.seed, context.seed + (3 if context.quick else 10))
     trace_s = 5_000.0 if context.quick else 20_000.0
-    laws: list[tuple[str, int, Controller[Any]]] = [("off", size, untuned(size)) for size in SIZES]
-    laws += [(name, size, tuned(name)) for name in ("s4", "auto") for size in SIZES]
+    settings: list[tuple[str, int, Controller[Any]]] = [("off", size, untuned(size)) for size in SIZES]
+    settings += [(name, size, tuned(name)) for name in ("batch-aimd", "auto") for size in SIZES]
     body: list[str | Table | Picture] = [
         "**The trace is generated, not the paper's** (that one is not public): "
         f"{HOSTS_PER_S:g} hosts a second on average, swinging by half over {SWING_S:g} s, {RECORDS:g} records "
@@ -66,7 +66,7 @@ def run(context: ExperimentContext) -> Report:
         rows: list[tuple[object, ...]] = []
         data[name], shown[name] = {}, {}
         load = 0.0
-        for law, size, controller in laws:
+        for tuning, size, controller in settings:
             runs: list[PublisherRun] = []
             for seed in seeds:
                 trace = registrations(np.random.default_rng(seed), length_s)
@@ -76,18 +76,18 @@ def run(context: ExperimentContext) -> Report:
                     run_publisher(controller, workload, seed=seed, duration_s=length_s / speed, batch=size)
                 )
             mean, high = interval([r.mean_s for r in runs]), interval([r.quantile_s(0.99) for r in runs])
-            rows.append((law, size, mean.text(1000), high.text(1000)))
-            data[name][f"{law} {size}"] = {"mean_s": mean.mean, "ci95_s": mean.half, "p99_s": high.mean}
-            shown[name][law, size] = runs[0]
+            rows.append((tuning, size, mean.text(1000), high.text(1000)))
+            data[name][f"{tuning} {size}"] = {"mean_s": mean.mean, "ci95_s": mean.half, "p99_s": high.mean}
+            shown[name][tuning, size] = runs[0]
         body += [
             f"## {name.capitalize()} ({load:.2g} requests a second)",
             Table(("auto-tuning", "N (tuned: at the start)", "mean, ms", "99 %, ms"), rows),
         ]
-        context.note(f"{name}: {load:.2g}/s, " + ", ".join(f"{law} {n} {m} ms" for law, n, m, _ in rows))
+        context.note(f"{name}: {load:.2g}/s, " + ", ".join(f"{tuning} {n} {m} ms" for tuning, n, m, _ in rows))
     body += [
         Picture(
             "runs",
-            "Response times (boxes: quartiles, whiskers: 1st to 99th percentile); last: N of `s4`",
+            "Response times (boxes: quartiles, whiskers: 1st to 99th percentile); last: N of `batch-aimd`",
             _draw(shown),
         ),
         "As figures 12 to 14 show: with tuning off the small N is best on the slow trace and hopeless on the fast "
@@ -100,26 +100,26 @@ def run(context: ExperimentContext) -> Report:
 
 def _draw(shown: dict[str, dict[tuple[str, int], PublisherRun]]) -> Any:
     figure, axes = new_figure(rows=len(shown) + 1, row_height_in=2.6)
-    colours = {"off": MEASURED, "s4": FREE_RUN, "auto": ONE_STEP}
+    colours = {"off": MEASURED, "batch-aimd": FREE_RUN, "auto": ONE_STEP}
     for axis, (name, runs) in zip(axes, shown.items(), strict=False):
         boxes = axis.boxplot(
             [1000 * one.took_s for one in runs.values()],
-            tick_labels=[f"{law} {size}" for law, size in runs],
+            tick_labels=[f"{tuning} {size}" for tuning, size in runs],
             whis=(1, 99),
             showfliers=False,
             patch_artist=True,
         )
-        for box, (law, _) in zip(boxes["boxes"], runs, strict=True):
-            box.set_facecolor(colours[law])
+        for box, (tuning, _) in zip(boxes["boxes"], runs, strict=True):
+            box.set_facecolor(colours[tuning])
             box.set_alpha(0.5)
         axis.set_yscale("log")
         axis.set_ylabel("ms")
         axis.set_title(name, fontsize=9)
-    last = list(shown.values())[-1]["s4", 1]
+    last = list(shown.values())[-1]["batch-aimd", 1]
     axes[-1].step(
         [t for t, _ in last.wanted], [n for _, n in last.wanted], where="post", color=FREE_RUN, linewidth=0.6
     )
-    axes[-1].set_ylabel("N of s4")
+    axes[-1].set_ylabel("N of batch-aimd")
     load = axes[-1].twinx()
     counts, edges = np.histogram(last.came_s, np.arange(0.0, last.end_s + 1.0, 5.0))
     load.step(edges[:-1], counts / 5.0, where="post", color=MEASURED, linewidth=0.8, linestyle="--")

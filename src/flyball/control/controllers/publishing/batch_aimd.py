@@ -15,7 +15,7 @@ from flyball.errors import InvalidValue
 
 
 @dataclass(frozen=True, slots=True)
-class S4State:
+class BatchAimdState:
     """`load` is λ_est and `capacity` η_est, both in messages a second; None: nothing seen yet."""
 
     batch: float
@@ -27,7 +27,7 @@ class S4State:
 
 
 @dataclass(frozen=True, slots=True)
-class S4:
+class BatchAimd:
     """The published publisher rule: N by additive increase and halving, T_poll from the time a hand-over takes.
 
     Law, with the names of the paper:
@@ -44,10 +44,10 @@ class S4:
 
     `workers` is S4's pool: each holds one message until the broker's confirm, so it is the window.
 
-    >>> s4 = S4()
-    >>> state = s4.initial((4.0, 4.0, 0.05, 100.0))
+    >>> controller = BatchAimd()
+    >>> state = controller.initial((4.0, 4.0, 0.05, 100.0))
     >>> polled = Measured(pending=2.0, arrivals=2.0, short_poll=1.0)
-    >>> state, action = s4.step(state, Sample(1.0, 1.0, 0.0, tuple(polled)))
+    >>> state, action = controller.step(state, Sample(1.0, 1.0, 0.0, tuple(polled)))
     >>> action.command, action.reason
     ((2.0, 2.0, 0.05, 64.0), 'fewer than N messages at the poll: N halved')
 
@@ -72,16 +72,16 @@ class S4:
         check_between(self, "poll_max_s", 0.0, math.inf, low_open=True, high_open=True)
         if self.poll_max_s < self.poll_min_s:
             raise InvalidValue(
-                f"S4.poll_max_s is at least poll_min_s = {self.poll_min_s:g}, got {self.poll_max_s:g}"
+                f"BatchAimd.poll_max_s is at least poll_min_s = {self.poll_min_s:g}, got {self.poll_max_s:g}"
             )
         check_whole(self, "workers", 1)
         check_choice(self, "ceiling", ("little", "printed"))
 
-    def initial(self, command: Value) -> S4State:
+    def initial(self, command: Value) -> BatchAimdState:
         start = batching(command)
-        return S4State(max(1.0, start.most), clamp(start.poll_s, self.poll_min_s, self.poll_max_s))
+        return BatchAimdState(max(1.0, start.most), clamp(start.poll_s, self.poll_min_s, self.poll_max_s))
 
-    def step(self, state: S4State, sample: Sample) -> tuple[S4State, Action]:
+    def step(self, state: BatchAimdState, sample: Sample) -> tuple[BatchAimdState, Action]:
         seen = measured(sample)
         if seen is None:
             return state, hold_unusable(sample)
@@ -102,13 +102,13 @@ class S4:
         command = Batching(float(n), float(n), poll_s, float(max(self.workers, 1)))
         return state, Action(tuple(command), parts, int(batch > most), reason, code)
 
-    def _estimate_load(self, state: S4State, time_s: float) -> S4State:
+    def _estimate_load(self, state: BatchAimdState, time_s: float) -> BatchAimdState:
         if state.since_s is None or time_s <= state.since_s:
             return replace(state, since_s=time_s if math.isfinite(time_s) else None, arrivals=0.0)
         load = ewma(state.load, min(state.arrivals / (time_s - state.since_s), 1e12), self.alpha)
         return replace(state, load=load, since_s=time_s, arrivals=0.0)
 
-    def _batch(self, state: S4State, seen: Measured) -> tuple[float, ReasonCode, str]:
+    def _batch(self, state: BatchAimdState, seen: Measured) -> tuple[float, ReasonCode, str]:
         if seen.short_poll > 0.0:
             return state.batch / 2.0, ReasonCode.LOWERED, "fewer than N messages at the poll: N halved"
         if seen.handed_s < 0.0:
@@ -117,7 +117,7 @@ class S4:
             return state.batch + 1.0, ReasonCode.RAISED, "handed over within the polling interval: N + 1"
         return state.batch - 1.0, ReasonCode.LOWERED, "the hand-over took longer than the polling interval: N − 1"
 
-    def _ceiling(self, state: S4State) -> float:
+    def _ceiling(self, state: BatchAimdState) -> float:
         """N_max; without any estimate yet nothing is known that could limit N."""
         if state.capacity is None:
             return math.inf

@@ -1,4 +1,4 @@
-"""What the laws of a publisher measure and command: the shared words of `static`, `s4` and `auto`.
+"""What the laws of a publisher measure and command: the shared words of `static`, `batch-aimd` and `auto`.
 
 A publisher takes messages from its store in batches and has at most a window of them on the way to the broker.
 Its loop is driven by events: a law makes a step when a batch was handed over, when a poll found too few messages,

@@ -17,9 +17,9 @@ class StaticState:
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """A publisher's batch size N and polling interval, fixed; the baseline of `s4` and `auto`.
+    """A publisher's batch size N and polling interval, fixed; the baseline of `batch-aimd` and `auto`.
 
-    Law: N(k) = batch, T_poll(k) = poll_s, whatever is measured. Without a batch the publisher's initial one
+    Formula: N(k) = batch, T_poll(k) = poll_s, whatever is measured. Without a batch the publisher's initial one
     stays. Polling every T_poll moves at most N/T_poll messages a second: above that rate the store fills
     without bound (N = 1 at 50 ms carries 20 a second).
 

@@ -2,9 +2,9 @@
 
 The best static setting is found by a sweep over N × T_poll (settings that carry less than the load are left out:
 they diverge): what is far worse than the best after a second is dropped, the rest is measured at full length.
-Then the best one and `auto` take turns under the same arrivals, and medians over the turns are compared; `s4`, of
-which nothing is asked, has one turn. At low load `auto` is also held against a bare confirmed publish plus the
-outbox's commit.
+Then the best one and `auto` take turns under the same arrivals, and medians over the turns are compared;
+`batch-aimd`, of which nothing is asked, has one turn. At low load `auto` is also held against a bare confirmed
+publish plus the outbox's commit.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: 
         taken: dict[tuple[str, int], list[list[float]]] = {}
         for turn in range(_TURNS):
             tried: dict[tuple[str, int], Setting] = {("best", 0): (best, 1)}
-            for name in ("auto", "s4") if turn == 0 else ("auto",):
+            for name in ("auto", "batch-aimd") if turn == 0 else ("auto",):
                 tried |= {(name, size): (name, size) for size in sizes}
             # Directly a message takes a few milliseconds: there even a light load beside it shows.
             found = measured(list(tried.values()), unfelt if round_trip_s else 1)
@@ -103,7 +103,7 @@ def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: 
                 taken.setdefault(key, []).append(one)
     for what, share, goal in (("mean", None, 1.1), ("p99", 0.99, 1.3)):
         peer = _median_ms(taken["best", 0], share)
-        for name in ("auto", "s4"):
+        for name in ("auto", "batch-aimd"):
             for size in sizes:
                 yield context.row(
                     f"latency {what} {place} N {size}" + ("" if name == "auto" else " s4"),
@@ -152,7 +152,7 @@ def _twin(context: BenchContext) -> Iterator[Row]:
         if not poll_s or size / poll_s > 1.75
     }
     size, poll_s = min(swept, key=lambda key: swept[key])
-    for name, goal in (("auto", 1.1), ("s4", None)):
+    for name, goal in (("auto", 1.1), ("batch-aimd", None)):
         for initial in (50,) if context.quick else _SIZES:
             yield context.row(
                 f"latency mean 1.75/s twin 140 ms N {initial}" + ("" if name == "auto" else " s4"),

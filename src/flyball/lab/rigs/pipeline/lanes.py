@@ -18,7 +18,7 @@ from flyball.pipeline import policy
 from flyball.pipeline.logs.levels import Level
 from flyball.pipeline.policy import Balancer, FlowControl, LaneDelay
 from flyball.pipeline.source.admission import Admission
-from flyball.twin.lanes import LaneLaw, LaneTwin, percentile_s
+from flyball.twin.lanes import LaneModel, LaneTwin, percentile_s
 
 TICK_S = 0.05
 _MOST_EVENTS = 10_000_000
@@ -71,7 +71,7 @@ class LaneWorld:
 
     def __init__(
         self,
-        laws: Sequence[LaneLaw],
+        models: Sequence[LaneModel],
         seed: int,
         *,
         flow: FlowControl | None = None,
@@ -88,15 +88,15 @@ class LaneWorld:
         """events a second that come in"""
         self._weigh, self._balance_every_s, self._late = weigh, balance_every_s, late
         self._spare_laggards = spare_laggards
-        self.weights: tuple[float, ...] = policy.equal_weights(len(laws))
-        rngs = np.random.default_rng(seed).spawn(len(laws))
+        self.weights: tuple[float, ...] = policy.equal_weights(len(models))
+        rngs = np.random.default_rng(seed).spawn(len(models))
         self.lanes: list[LaneTwin] = []
         levels = TwinLevels(self.lanes)
-        for number, (law, rng) in enumerate(zip(laws, rngs, strict=True)):
+        for number, (model, rng) in enumerate(zip(models, rngs, strict=True)):
             admit = _taking_all if flow is None else _admitting(number, flow, levels, self.receipts.append)
-            self.lanes.append(LaneTwin(self.environment, law, admit, rng))
-        self._delays = [LaneDelay() for _ in laws]
-        self._counted = [0] * len(laws)
+            self.lanes.append(LaneTwin(self.environment, model, admit, rng))
+        self._delays = [LaneDelay() for _ in models]
+        self._counted = [0] * len(models)
         self.environment.process(self._feed())
         self.environment.process(self._look())
         self.environment.process(self._watch())
@@ -141,7 +141,7 @@ class LaneWorld:
     def _watch(self) -> Any:
         while True:
             self.trace.times_s.append(self.environment.now)
-            self.trace.free_bytes.append([lane.law.queue_bytes - lane.queued_bytes for lane in self.lanes])
+            self.trace.free_bytes.append([lane.model.queue_bytes - lane.queued_bytes for lane in self.lanes])
             self.trace.dropped_bytes.append([lane.dropped_bytes for lane in self.lanes])
             self.trace.backlog.append([lane.backlog for lane in self.lanes])
             self.trace.weights.append(self.weights)
