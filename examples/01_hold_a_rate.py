@@ -1,7 +1,7 @@
 """Hold a consumer's rate at 400 messages a second, whatever happens to it.
 
-The consumer here is S1's plant in virtual time, so the example runs at once and always prints the same. In a real
-program `measure` and `set_window` are your own functions, and the clock is left out.
+The consumer here is a published model in virtual time, so the example runs at once and always prints the same. In
+a real program `measure` and `set_window` are your own functions, and the clock is left out.
 """
 
 # ruff: noqa: T201 – an example prints

@@ -10,8 +10,8 @@ import pytest
 
 from flyball.cli import main
 
-S1 = ("--a", "0.26", "--b", "59.73")
-S5 = ("--a", "0.985", "--b", "-134")
+PREFETCH = ("--a", "0.26", "--b", "59.73")
+EVENTS = ("--a", "0.985", "--b", "-134")
 FRAGILE = ("--controller", "pi", "--poles", "0.046+0.4j,0.046-0.4j")
 
 
@@ -29,7 +29,7 @@ def document(out: str) -> dict[str, Any]:
 
 
 def test_pi_by_poles(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, *S1, "--controller", "pi", "--poles", "0.5+0.33j,0.5-0.33j", "--json")
+    code, out, _ = run(capsys, *PREFETCH, "--controller", "pi", "--poles", "0.5+0.33j,0.5-0.33j", "--json")
     found = document(out)
     assert code == 0
     assert found["verdict"] == "accepted"
@@ -42,7 +42,9 @@ def test_pi_by_poles(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("controller", ["p", "pi", "pid", "state"])
 def test_a_specification_gives_accepted_gains(capsys: pytest.CaptureFixture[str], controller: str) -> None:
-    code, out, _ = run(capsys, *S1, "--controller", controller, "--settling", "6", "--overshoot", "0.1", "--json")
+    code, out, _ = run(
+        capsys, *PREFETCH, "--controller", controller, "--settling", "6", "--overshoot", "0.1", "--json"
+    )
     found = document(out)
     assert code == 0
     assert found["controller"] == controller
@@ -55,13 +57,13 @@ def test_a_specification_gives_accepted_gains(capsys: pytest.CaptureFixture[str]
 
 
 def test_gains_of_design_are_accepted_by_verify(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, *S5, "--delay", "1", "--controller", "state", "--settling", "8", "--json")
+    _, out, _ = run(capsys, *EVENTS, "--delay", "1", "--controller", "state", "--settling", "8", "--json")
     gains = document(out)["gains"]
     listed = {name: ",".join(map(repr, gains[name])) for name in ("ky", "ku")}
     with pytest.raises(SystemExit) as end:
         main(
             [
-                *("verify", *S5, "--delay", "1", "--controller", "state", "--ki", repr(gains["ki"])),
+                *("verify", *EVENTS, "--delay", "1", "--controller", "state", "--ki", repr(gains["ki"])),
                 *("--ky", listed["ky"], "--ku", listed["ku"], "--json"),
             ]
         )
@@ -70,7 +72,7 @@ def test_gains_of_design_are_accepted_by_verify(capsys: pytest.CaptureFixture[st
 
 
 def test_a_fragile_design_must_be_allowed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, *S5, *FRAGILE, "--json")
+    code, out, err = run(capsys, *EVENTS, *FRAGILE, "--json")
     found = document(out)
     assert code == 3
     assert found["verdict"] == "fragile"
@@ -78,16 +80,16 @@ def test_a_fragile_design_must_be_allowed_by_name(capsys: pytest.CaptureFixture[
     assert found["nearest"]["kp"] < 0.0
     assert "--allow-fragile" in err
     assert "sensitivity peak 3.17 exceeds 2.5" in err
-    code, out, _ = run(capsys, *S5, *FRAGILE, "--allow-fragile", "--json")
+    code, out, _ = run(capsys, *EVENTS, *FRAGILE, "--allow-fragile", "--json")
     assert code == 0
     assert document(out)["gains"]["ki"] == pytest.approx(-0.00799, abs=1e-5)
-    code, out, _ = run(capsys, *S5, *FRAGILE)
+    code, out, _ = run(capsys, *EVENTS, *FRAGILE)
     assert (code, out) == (3, "")
 
 
 def test_the_limit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(
-        capsys, *S5, "--delay", "1", "--controller", "pi", "--settling", "5", "--overshoot", "0.1"
+        capsys, *EVENTS, "--delay", "1", "--controller", "pi", "--settling", "5", "--overshoot", "0.1"
     )
     assert code == 2
     assert out == ""
@@ -95,7 +97,7 @@ def test_the_limit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_unstable_poles_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, *S1, "--controller", "pi", "--poles", "1.2,0.3", "--json")
+    code, out, err = run(capsys, *PREFETCH, "--controller", "pi", "--poles", "1.2,0.3", "--json")
     assert code == 1
     assert document(out)["verdict"] == "unstable"
     assert document(out)["gains"] is None
@@ -103,7 +105,7 @@ def test_unstable_poles_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_person_reads_the_verdict_first(capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run(capsys, *S1, "--controller", "pi", "--poles", "0.5+0.33i, 0.5-0.33i")
+    _, out, _ = run(capsys, *PREFETCH, "--controller", "pi", "--poles", "0.5+0.33i, 0.5-0.33i")
     assert out.startswith("accepted: stable with gain margin")
     assert "kp" in out
 
@@ -111,7 +113,9 @@ def test_a_person_reads_the_verdict_first(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_a_picture_is_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path, ending: str) -> None:
     picture = tmp_path / f"loop.{ending}"
-    code, out, err = run(capsys, *S1, "--controller", "pi", "--settling", "8", "--plot", str(picture), "--json")
+    code, out, err = run(
+        capsys, *PREFETCH, "--controller", "pi", "--settling", "8", "--plot", str(picture), "--json"
+    )
     assert code == 0
     assert document(out)["verdict"] == "accepted"
     assert str(picture) in err
@@ -124,16 +128,22 @@ def test_a_picture_is_saved(capsys: pytest.CaptureFixture[str], tmp_path: Path, 
     [
         (("--a", "x", "--b", "1", "--controller", "pi", "--settling", "5"), "--a takes a number such as 0.26"),
         (("--a", "nan", "--b", "1", "--controller", "pi", "--settling", "5"), "got 'nan'"),
-        ((*S1, "--controller", "pi", "--settling", "inf"), "--settling takes a number"),
-        ((*S1, "--controller", "pi", "--settling", "5", "--overshoot", "2"), "fraction >= 0 and < 1"),
-        ((*S1, "--controller", "pi", "--poles", "0.5,abc"), "--poles takes numbers such as"),
-        ((*S1, "--controller", "pi", "--poles", "0.5"), "PI places 2 poles, got 1"),
-        ((*S1, "--controller", "pi", "--poles", "0.5+0.1j,0.3"), "conjugate pairs"),
-        ((*S1, "--controller", "lqg", "--settling", "5"), "--controller takes p, pi, pid or state, got 'lqg'"),
-        ((*S1, "--controller", "pi"), "a specification is needed"),
-        ((*S1, "--delay", "-1", "--controller", "pi", "--settling", "5"), "--delay takes a number of samples"),
+        ((*PREFETCH, "--controller", "pi", "--settling", "inf"), "--settling takes a number"),
+        ((*PREFETCH, "--controller", "pi", "--settling", "5", "--overshoot", "2"), "fraction >= 0 and < 1"),
+        ((*PREFETCH, "--controller", "pi", "--poles", "0.5,abc"), "--poles takes numbers such as"),
+        ((*PREFETCH, "--controller", "pi", "--poles", "0.5"), "PI places 2 poles, got 1"),
+        ((*PREFETCH, "--controller", "pi", "--poles", "0.5+0.1j,0.3"), "conjugate pairs"),
+        (
+            (*PREFETCH, "--controller", "lqg", "--settling", "5"),
+            "--controller takes p, pi, pid or state, got 'lqg'",
+        ),
+        ((*PREFETCH, "--controller", "pi"), "a specification is needed"),
+        (
+            (*PREFETCH, "--delay", "-1", "--controller", "pi", "--settling", "5"),
+            "--delay takes a number of samples",
+        ),
         (("--a", "0.5", "--b", "0", "--controller", "pi", "--settling", "5"), "no effect"),
-        ((*S1, "--controller", "pi", "--settling", "5", "--plot", "x.pdf"), ".svg or .png"),
+        ((*PREFETCH, "--controller", "pi", "--settling", "5", "--plot", "x.pdf"), ".svg or .png"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -1,4 +1,4 @@
-"""The whole line, from generated events to alerts, against a plain-Python reference; also after kill -9."""
+"""The whole pipeline, from generated events to alerts, against a plain-Python reference; also after kill -9."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def flyball(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def counts(found: Expected) -> dict[str, int]:
+def counts(reference: Expected) -> dict[str, int]:
     return {
-        "events_in": found.events_in,
-        "results": found.results,
-        "filtered": found.filtered,
-        "dead_letter": found.dead_letter,
+        "events_in": reference.events_in,
+        "results": reference.results,
+        "filtered": reference.filtered,
+        "dead_letter": reference.dead_letter,
         "lost": 0,
         "duplicated": 0,
-        "alerts": len(found.alerts),
+        "alerts": len(reference.alerts),
     }
 
 
@@ -80,14 +80,14 @@ def written_alerts(database: Path) -> list[tuple[float, float]]:
 
 def test_demo_counts_equal_the_reference() -> None:
     run = flyball("demo", "--events", "3000", "--seed", "7", "--json")
-    answer, told = run.communicate()
-    assert run.returncode == 0, told
+    answer, notes = run.communicate()
+    assert run.returncode == 0, notes
     document = json.loads(answer)
     reference = expected(demo_events.events(seed=7, count=3000))
     assert reference.dead_letter > 0
     assert reference.alerts
     assert {name: document[name] for name in counts(reference)} == counts(reference)
-    assert "ALERT busy-hosts" in told
+    assert "ALERT busy-hosts" in notes
     loads = sorted(
         fields["load"] for fields in demo_events_that_parse(seed=7, count=3000) if fields["kind"] == "performance"
     )
@@ -98,11 +98,11 @@ def test_demo_counts_equal_the_reference() -> None:
     consumer = document["consumer"]
     assert 0 < consumer["handled"] <= document["events_in"] + 1  # with the mark that ends the input
     assert [phase["goal_per_s"] for phase in consumer["phases"]] == [200.0, 500.0]
-    assert "to take 500 a second" in told  # the goal changed while it ran
+    assert "to take 500 a second" in notes  # the goal changed while it ran
 
 
 def test_killed_in_the_middle_and_started_again_ends_with_the_same_counts_and_alerts(tmp_path: Path) -> None:
-    config = tmp_path / "line.toml"
+    config = tmp_path / "run.toml"
     config.write_text(CONFIG)
     killed = flyball("run", config, "--json")
     assert killed.stderr is not None
@@ -112,8 +112,8 @@ def test_killed_in_the_middle_and_started_again_ends_with_the_same_counts_and_al
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
     again = flyball("run", config, "--json")
-    answer, told = again.communicate()
-    assert again.returncode == 0, told
+    answer, notes = again.communicate()
+    assert again.returncode == 0, notes
     reference = expected(demo_events.events(seed=5, count=EVENTS))
     document = json.loads(answer)
     assert {name: document[name] for name in counts(reference)} == counts(reference)
@@ -121,7 +121,7 @@ def test_killed_in_the_middle_and_started_again_ends_with_the_same_counts_and_al
 
 
 def test_a_signal_stops_it_and_a_second_run_finishes(tmp_path: Path) -> None:
-    config = tmp_path / "line.toml"
+    config = tmp_path / "run.toml"
     config.write_text(CONFIG)
     stopped = flyball("run", config, "--json")
     assert stopped.stderr is not None
@@ -129,14 +129,14 @@ def test_a_signal_stops_it_and_a_second_run_finishes(tmp_path: Path) -> None:
         if "through tier 1" in line:
             break
     stopped.send_signal(signal.SIGTERM)
-    answer, told = stopped.communicate()
-    assert stopped.returncode == 0, told
+    answer, notes = stopped.communicate()
+    assert stopped.returncode == 0, notes
     document = json.loads(answer)
     assert document["lost"] == document["duplicated"] == 0
-    assert "continues here" in told
+    assert "continues here" in notes
     again = flyball("run", config, "--json")
-    answer, told = again.communicate()
-    assert again.returncode == 0, told
+    answer, notes = again.communicate()
+    assert again.returncode == 0, notes
     reference = expected(demo_events.events(seed=5, count=EVENTS))
     assert {name: json.loads(answer)[name] for name in counts(reference)} == counts(reference)
 
@@ -153,12 +153,12 @@ def test_a_signal_stops_it_and_a_second_run_finishes(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_config_is_one_sentence(tmp_path: Path, change: tuple[str, str], message: str) -> None:
-    config = tmp_path / "line.toml"
+    config = tmp_path / "run.toml"
     config.write_text(CONFIG.replace(*change))
     run = flyball("run", config)
-    _, told = run.communicate()
+    _, notes = run.communicate()
     assert run.returncode == 2
-    assert message in told
-    assert "Traceback" not in told
-    assert len(told.strip().splitlines()) == 1
+    assert message in notes
+    assert "Traceback" not in notes
+    assert len(notes.strip().splitlines()) == 1
     assert not (tmp_path / "data").exists()

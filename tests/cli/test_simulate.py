@@ -11,7 +11,7 @@ import pytest
 
 from flyball.cli import main
 
-S1 = ["simulate", "--a", "0.26", "--b", "59.73", "--goal", "400", "--start", "1"]
+RUN = ["simulate", "--a", "0.26", "--b", "59.73", "--goal", "400", "--start", "1"]
 PI = ["--controller", "pi", "--kp", "-0.0016", "--ki", "0.0060"]
 
 
@@ -24,7 +24,7 @@ def _run(*arguments: str) -> int:
 
 
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(*S1, *PI) == 0
+    assert _run(*RUN, *PI) == 0
     out = capsys.readouterr().out
     assert "output, mean" in out
     assert "settled within 5% after (samples)" in out
@@ -32,14 +32,16 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_needs_no_package_beyond_the_core() -> None:
     program = "import sys; sys.modules.update(simpy=None, matplotlib=None); from flyball.cli import main; main()"
-    answer = subprocess.run([sys.executable, "-c", program, *S1, *PI], capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        [sys.executable, "-c", program, *RUN, *PI], capture_output=True, text=True, check=False
+    )
     assert answer.returncode == 0, answer.stderr
     assert "output, mean" in answer.stdout
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     picture = tmp_path / "run.svg"
-    assert _run(*S1, *PI, "--samples", "80", "--plot", str(picture), "--json") == 0
+    assert _run(*RUN, *PI, "--samples", "80", "--plot", str(picture), "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["mean"] == pytest.approx(400.0, rel=1e-4)
     assert found["settling"] == 6
@@ -70,7 +72,7 @@ def test_an_unstable_loop_is_a_result(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_noise_seed_and_other_parameters(capsys: pytest.CaptureFixture[str]) -> None:
     def measured(*more: str) -> list[float]:
-        assert _run(*S1, "--controller", "pid", "--set", "kp=0.001", "--set", "ki=0.005", "--set", "kd=0.001",
+        assert _run(*RUN, "--controller", "pid", "--set", "kp=0.001", "--set", "ki=0.005", "--set", "kd=0.001",
                     "--set", "derivative_on=measurement", "--noise", "30", "--json", *more) == 0  # fmt: skip
         return list(json.loads(capsys.readouterr().out)["measurement"])
 
@@ -81,19 +83,19 @@ def test_noise_seed_and_other_parameters(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([*S1, "--controller", "pie"], "controller.name = 'pie': is one of"),
-        ([*S1, "--kp", "0.1"], "controller.ki is missing"),
-        ([*S1, *PI, "--set", "kq=1"], "there is no key controller.kq (here 1)"),
-        ([*S1, *PI, "--set", "kq"], "--set takes KEY=VALUE, got 'kq'"),
-        ([*S1, *PI, "--low", "1"], "limits need --low and --high"),
-        ([*S1, *PI, "--low", "5", "--high", "1"], "got (5.0, 1.0)"),
-        ([*S1, *PI, "--samples", "1"], "at least 2 samples, got 1"),
-        ([*S1, *PI, "--skip", "100"], "--skip is a number of samples from 0 to 98, got 100"),
-        ([*S1, *PI, "--band", "2"], "--band is a fraction"),
-        ([*S1, *PI, "--step-at", "100"], "--step-at is a sample from 0 to 99, got 100"),
-        ([*S1, *PI, "--noise", "-1"], "noise is a standard deviation from 0, got -1"),
-        ([*S1, *PI, "--delay", "-1"], "got -1"),
-        ([*S1, *PI, "--plot", "run.jpeg"], "'run.jpeg'"),
+        ([*RUN, "--controller", "pie"], "controller.name = 'pie': is one of"),
+        ([*RUN, "--kp", "0.1"], "controller.ki is missing"),
+        ([*RUN, *PI, "--set", "kq=1"], "there is no key controller.kq (here 1)"),
+        ([*RUN, *PI, "--set", "kq"], "--set takes KEY=VALUE, got 'kq'"),
+        ([*RUN, *PI, "--low", "1"], "limits need --low and --high"),
+        ([*RUN, *PI, "--low", "5", "--high", "1"], "got (5.0, 1.0)"),
+        ([*RUN, *PI, "--samples", "1"], "at least 2 samples, got 1"),
+        ([*RUN, *PI, "--skip", "100"], "--skip is a number of samples from 0 to 98, got 100"),
+        ([*RUN, *PI, "--band", "2"], "--band is a fraction"),
+        ([*RUN, *PI, "--step-at", "100"], "--step-at is a sample from 0 to 99, got 100"),
+        ([*RUN, *PI, "--noise", "-1"], "noise is a standard deviation from 0, got -1"),
+        ([*RUN, *PI, "--delay", "-1"], "got -1"),
+        ([*RUN, *PI, "--plot", "run.jpeg"], "'run.jpeg'"),
         (["simulate", "--a", "x", "--b", "1", "--goal", "1", *PI], "--a is a number, or several"),
         (["simulate", "--a", "nan", "--b", "1", "--goal", "1", *PI], "finite coefficients"),
         (["simulate", "--a", "0.5", "--b", "1", "--goal", "nan", *PI], "the goal is a finite number, got nan"),

@@ -1,11 +1,11 @@
-"""What the demo says of its consumer."""
+"""Summary of the demo's consumer."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from flyball.consumer.policy import Little
-from flyball.demo.consumer import phase
+from flyball.demo.consumer import summarise_phase
 from flyball.loops.policy import Observation, Policy, Receipt, decide, start
 
 
@@ -20,11 +20,11 @@ def _receipts(rates: list[float], goal: float, used: float = 1.0) -> list[Receip
 
 def test_a_phase_leaves_out_its_beginning_and_other_goals() -> None:
     receipts = [*_receipts([50.0, 150.0, 180.0, 190.0, 210.0, 200.0], 200.0), *_receipts([480.0] * 9, 500.0)]
-    found = phase(receipts, 200.0)
-    assert (found.samples, found.mean_per_s, found.window) == (3, 200.0, 2.0)
-    assert found.std_per_s == 8.2
+    phase = summarise_phase(receipts, 200.0)
+    assert (phase.samples, phase.mean_per_s, phase.window) == (3, 200.0, 2.0)
+    assert phase.std_per_s == 8.2
 
 
-def test_starved_samples_say_nothing() -> None:
-    assert phase(_receipts([10.0] * 9, 200.0, used=0.1), 200.0).mean_per_s is None
-    assert phase(_receipts([10.0] * 9, 200.0, used=1.0), 200.0).mean_per_s == 10.0
+def test_starved_samples_are_left_out() -> None:
+    assert summarise_phase(_receipts([10.0] * 9, 200.0, used=0.1), 200.0).mean_per_s is None
+    assert summarise_phase(_receipts([10.0] * 9, 200.0, used=1.0), 200.0).mean_per_s == 10.0

@@ -1,1 +1,1 @@
-"""What `flyball run` puts together: source → publisher → broker → pipeline → alerts."""
+"""What `flyball run` puts together: source → publisher → broker → pipeline → alerts, from a config file."""

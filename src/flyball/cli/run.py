@@ -13,60 +13,61 @@ from flyball.cli.output import JsonOption, note, print_json, table
 
 if TYPE_CHECKING:
     from flyball.app.run import Outcome
-    from flyball.demo.consumer import Consumed
+    from flyball.demo.consumer import ConsumerSummary
 
 
 def command(
-    config: Annotated[Path, typer.Argument(help="What to run, in TOML.")],
+    config: Annotated[Path, typer.Argument(help="Config file of the run (TOML).")],
     json: JsonOption = False,
 ) -> None:
     """Run a pipeline from a config file until its input ends or a signal comes; run it again to continue."""
-    from flyball.app.run import LineConfig, run_line
+    from flyball.app.config import RunConfig
+    from flyball.app.run import run
     from flyball.loops.config import load_toml
 
-    line = load_toml(config, LineConfig)
-    outcome = asyncio.run(run_line(line, config.parent / line.folder))
+    run_config = load_toml(config, RunConfig)
+    outcome = asyncio.run(run(run_config, config.parent / run_config.folder, note))
     show(outcome, json=json)
     if not outcome.finished:
         note(f"not finished; `flyball run {config}` continues here")
 
 
 def show(outcome: Outcome, *, json: bool) -> None:
-    """The final count: every event that came in is in one of the lines below it."""
-    found = outcome.audit
+    """Print the final count: every input event is in exactly one of the lines below it."""
+    counts = outcome.audit
     if json:
         names = ("events_in", "results", "filtered", "dead_letter", "lost", "duplicated", "alerts")
-        document: dict[str, object] = {name: getattr(found, name) for name in names}
-        document |= {"late": found.late, "disordered": found.disordered, "waiting": found.waiting}
+        document: dict[str, object] = {name: getattr(counts, name) for name in names}
+        document |= {"late": counts.late, "disordered": counts.disordered, "waiting": counts.waiting}
         document |= {"loops": outcome.loops, "seconds": round(outcome.seconds, 3)}
         if outcome.publisher is not None:
             document["publisher"] = outcome.publisher
         if outcome.thresholds:
             document["thresholds"] = dict(outcome.thresholds)
-        if outcome.consumed is not None:
-            document["consumer"] = asdict(outcome.consumed)
+        if outcome.consumer is not None:
+            document["consumer"] = asdict(outcome.consumer)
         print_json(document)
         return
     rows: list[tuple[str, object]] = [
-        ("events in", found.events_in),
-        ("= results", found.results),
-        *([("  of them late", found.late)] if found.late else []),
-        ("+ filtered", found.filtered),
-        ("+ dead-letter", found.dead_letter),
-        *([("+ waiting", found.waiting)] if found.waiting else []),
-        ("lost", found.lost),
-        ("duplicated", found.duplicated),
-        ("alerts", found.alerts),
+        ("events in", counts.events_in),
+        ("= results", counts.results),
+        *([("  of them late", counts.late)] if counts.late else []),
+        ("+ filtered", counts.filtered),
+        ("+ dead-letter", counts.dead_letter),
+        *([("+ waiting", counts.waiting)] if counts.waiting else []),
+        ("lost", counts.lost),
+        ("duplicated", counts.duplicated),
+        ("alerts", counts.alerts),
         ("seconds", round(outcome.seconds, 1)),
         *_publisher_rows(outcome.publisher),
         *((f"threshold {name}", round(value, 3)) for name, value in outcome.thresholds.items()),
-        *_consumer_rows(outcome.consumed),
+        *_consumer_rows(outcome.consumer),
     ]
     typer.echo(table(rows))
 
 
 def _publisher_rows(publisher: dict[str, Any] | None) -> list[tuple[str, object]]:
-    """What the publisher's loop set and what it had measured."""
+    """Window and measurements of the publisher's loop."""
     if publisher is None or "knee" not in publisher:
         return []
     batches, trip_ms = publisher["batches"], 1000 * publisher["round_trip_s"]
@@ -75,11 +76,11 @@ def _publisher_rows(publisher: dict[str, Any] | None) -> list[tuple[str, object]
     return [("publisher", f"{sent}; window {publisher['window']:.0f}; {knee}")]
 
 
-def _consumer_rows(consumed: Consumed | None) -> list[tuple[str, object]]:
-    if consumed is None:
+def _consumer_rows(consumer: ConsumerSummary | None) -> list[tuple[str, object]]:
+    if consumer is None:
         return []
     return [
-        ("consumer: handled", consumed.handled),
+        ("consumer: handled", consumer.handled),
         *(
             (
                 f"  goal {phase.goal_per_s:g}/s",
@@ -87,6 +88,6 @@ def _consumer_rows(consumed: Consumed | None) -> list[tuple[str, object]]:
                 if phase.mean_per_s is None
                 else f"{phase.mean_per_s:g} ± {phase.std_per_s:g}/s, window {phase.window:g}",
             )
-            for phase in consumed.phases
+            for phase in consumer.phases
         ),
     ]

@@ -27,7 +27,7 @@ def tune_pipeline(
     *,
     json: bool,
 ) -> None:
-    from flyball.app.run import LineConfig
+    from flyball.app.config import RunConfig
     from flyball.control.gains import Gains
     from flyball.loops.config import load_toml
     from flyball.pipeline.config.flow_gains import write_gains
@@ -38,7 +38,7 @@ def tune_pipeline(
     if out is not None and not out.parent.is_dir():
         raise InvalidValue(f"there is no folder {str(out.parent)!r} to write the gains in; create it first")
     kind: Literal["staircase", "prbs"] = "prbs" if signal == "prbs" else "staircase"
-    line = load_toml(config, LineConfig)
+    line = load_toml(config, RunConfig)
     folder = config.parent / line.folder
     folder.mkdir(parents=True, exist_ok=True)
     note("starting Spark; what waits in the input log is worked on meanwhile")

@@ -1,1 +1,1 @@
-"""What `flyball demo` adds to `flyball run`: generated events, a CPU load, a consumer whose goal changes."""
+"""What `flyball demo` adds to `flyball run`: generated events, a CPU load, and a consumer whose goal changes."""

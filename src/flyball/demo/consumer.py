@@ -1,7 +1,7 @@
 """The demo's consumer: a program that reads the events at a goal, and the goal changes while it runs.
 
-Its handler takes 10 ms, as a call to another service would; the window that the goals need follows from that
-(Little's law: 200 a second × 10 ms = 2 in flight), and nobody tells it to the consumer.
+Its handler takes 10 ms, as a call to another service would. The window that a goal needs follows from that by
+Little's law (200 a second × 10 ms = 2 in flight); the consumer finds it by measuring.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from flyball.loops.policy import Receipt
 GOALS_PER_S = (200.0, 500.0)
 WORK_S = 0.01
 _PERIOD_S = 0.5
-_SETTLING = 3  # samples of a phase that belong to its beginning
+_TRANSIENT = 3  # samples after a change of the goal that are left out
 _ENOUGH = 8  # samples of a phase
-_LONGEST_AFTER_S = 2.5  # what the demo waits for each goal when everything else has ended
-_FRESH_S = 1.0  # after that, what the consumer knows of the queue is no older than the end
+_LONGEST_AFTER_S = 2.5  # the longest wait for a goal after the input has ended
+_FRESH_S = 1.0  # after that, the depth that the consumer reports was measured after the input had ended
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """How a goal was held, without its first samples; None: it ended before there was anything to say."""
+    """How a goal was met, without the first samples; None: the phase ended before there was a measurement."""
 
     goal_per_s: float
     samples: int
@@ -38,13 +38,15 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
+class ConsumerSummary:
     handled: int
     phases: tuple[Phase, ...]
 
 
-async def consume_at_goals(url: str, channel: str, over: asyncio.Event, say: Callable[[str], None]) -> Consumed:
-    """Read `channel` at one goal after the other until `over`, and a moment longer for goals that came short."""
+async def consume_at_goals(
+    url: str, channel: str, input_ended: asyncio.Event, say: Callable[[str], None]
+) -> ConsumerSummary:
+    """Read `channel` at one goal after the other until the input ends, or until each goal had enough samples."""
     async with await connect(url) as broker:
         await broker.declare(channel, "log")
     consumer = Consumer(
@@ -59,47 +61,43 @@ async def consume_at_goals(url: str, channel: str, over: asyncio.Event, say: Cal
         for goal in GOALS_PER_S:
             consumer.goal = f"rate={goal:g}"
             say(f"a consumer of the events is to take {goal:g} a second")
-            await _held(consumer, goal, over)
-        await over.wait()
-    receipts = consumer.steps()
-    return Consumed(consumer.stats.acked, tuple(phase(receipts, goal) for goal in GOALS_PER_S))
+            await _wait_for_samples(consumer, goal, input_ended)
+        await input_ended.wait()
+    steps = consumer.steps()
+    return ConsumerSummary(consumer.stats.acked, tuple(summarise_phase(steps, goal) for goal in GOALS_PER_S))
 
 
 async def _look_up(_: Message) -> None:
     await asyncio.sleep(WORK_S)
 
 
-async def _held(consumer: Consumer, goal: float, over: asyncio.Event) -> None:
-    """Until enough was seen of a goal; when all else is over, not for long, and only while messages are left."""
+async def _wait_for_samples(consumer: Consumer, goal: float, input_ended: asyncio.Event) -> None:
+    """Wait for enough samples at a goal; after the end of the input only briefly and while messages are left."""
     left_s = _LONGEST_AFTER_S
-    while _fed(consumer.steps(), goal) < _ENOUGH and left_s > 0.0:
+    while sum(_counts(step, goal) for step in consumer.steps()) < _ENOUGH and left_s > 0.0:
         await asyncio.sleep(_PERIOD_S / 4)
-        if over.is_set():
+        if input_ended.is_set():
             left_s -= _PERIOD_S / 4
             caught_up = consumer.stats.depth == 0.0 and left_s < _LONGEST_AFTER_S - _FRESH_S
             left_s = 0.0 if caught_up else left_s
 
 
-def _fed(receipts: Sequence[Receipt], goal: float) -> int:
-    """Samples at this goal in which messages were there."""
-    return sum(_counts(receipt, goal) for receipt in receipts)
+def _counts(step: Receipt, goal: float) -> bool:
+    """Whether it is a sample at this goal in which messages were waiting."""
+    measured = isinstance(step.measurement, float) and step.measurement > 0.0
+    has_messages = measured and step.code is not ReasonCode.STARVED
+    return has_messages and step.setpoint == goal and isinstance(step.command, float)
 
 
-def _counts(receipt: Receipt, goal: float) -> bool:
-    measured = isinstance(receipt.measurement, float) and receipt.measurement > 0.0
-    fed = measured and receipt.code is not ReasonCode.STARVED
-    return fed and receipt.setpoint == goal and isinstance(receipt.command, float)
+def summarise_phase(steps: Sequence[Receipt], goal: float) -> Phase:
+    """Summarise the steps at one goal.
 
-
-def phase(receipts: Sequence[Receipt], goal: float) -> Phase:
-    """What the receipts say of one goal.
-
-    >>> phase([], 200.0)
+    >>> summarise_phase([], 200.0)
     Phase(goal_per_s=200.0, samples=0, mean_per_s=None, std_per_s=None, window=None)
     """
-    kept = [receipt for receipt in receipts if _counts(receipt, goal)][_SETTLING:]
-    if not kept:
+    counted = [step for step in steps if _counts(step, goal)][_TRANSIENT:]
+    if not counted:
         return Phase(goal, 0, None, None, None)
-    rates = [as_scalar(receipt.measurement or 0.0) for receipt in kept]
-    windows = [as_scalar(receipt.command or 0.0) for receipt in kept]
-    return Phase(goal, len(kept), round(fmean(rates), 1), round(pstdev(rates), 1), round(fmean(windows), 2))
+    rates = [as_scalar(step.measurement or 0.0) for step in counted]
+    windows = [as_scalar(step.command or 0.0) for step in counted]
+    return Phase(goal, len(counted), round(fmean(rates), 1), round(pstdev(rates), 1), round(fmean(windows), 2))

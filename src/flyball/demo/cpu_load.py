@@ -1,4 +1,4 @@
-"""A CPU hog: processes that do nothing but use up a core, for a while."""
+"""CPU load: processes that use up a core for a while."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-# It ends by itself, too: a hog must not outlive whoever was killed before ending it.
+# It ends by itself, too: it must not outlive a parent that was killed before it could end it.
 _BURN = """
 import os, sys, time
 if sys.argv[2]:
@@ -19,22 +19,25 @@ while time.monotonic() < until:
 """
 
 
-def start_hog(seconds: float, core: int | None = None, *, apart: bool = False) -> subprocess.Popen[bytes]:
-    """A process that burns CPU for so long, on that core if one is named; `terminate()` ends it sooner.
+def start_cpu_load(
+    seconds: float, core: int | None = None, *, own_session: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a process that uses up a core for `seconds`, `core` if one is given; `terminate()` ends it sooner.
 
-    `apart`: in a session of its own. Linux shares a core among sessions first, so each such hog counts for itself.
+    `own_session`: in a session of its own. Linux divides a core among sessions first, so each such process counts
+    for itself.
     """
-    where = "" if core is None else str(core)
-    return subprocess.Popen([sys.executable, "-c", _BURN, str(seconds), where], start_new_session=apart)
+    core_text = "" if core is None else str(core)
+    return subprocess.Popen([sys.executable, "-c", _BURN, str(seconds), core_text], start_new_session=own_session)
 
 
 @contextmanager
-def hogs(seconds: float, cores: Sequence[int | None], *, apart: bool = False) -> Iterator[None]:
-    """One for each of the cores (None: any core) as long as the block lasts, and no longer than `seconds`."""
-    running = [start_hog(seconds, core, apart=apart) for core in cores]
+def cpu_load(seconds: float, cores: Sequence[int | None], *, own_session: bool = False) -> Iterator[None]:
+    """Load each of the cores (None: any core) until the block ends, for `seconds` at most."""
+    processes = [start_cpu_load(seconds, core, own_session=own_session) for core in cores]
     try:
         yield
     finally:
-        for process in running:
+        for process in processes:
             process.terminate()
             process.wait()

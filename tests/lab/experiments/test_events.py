@@ -1,4 +1,4 @@
-"""The experiments of S5 on lanes of the twin: what their reports claim is what they found."""
+"""Experiments on event processing, on lanes of the twin: the data support what the reports claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The experiments of loops: what their reports claim is what they found."""
+"""Experiments on loops: the data support what the reports claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S1's experiments on the twin: what their reports claim is what they found."""
+"""Experiments on prefetch control, on the twin: the data support what the reports claim."""
 
 from __future__ import annotations
 

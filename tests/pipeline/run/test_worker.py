@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.app.run import LineConfig
+from flyball.app.config import RunConfig
 from flyball.loops.toml import load_toml
 from flyball.pipeline.run.worker import Order
 
@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 @pytest.mark.parametrize("name", ["pipeline.toml", "hierarchy/lyon.toml", "hierarchy/country.toml"])
 def test_an_order_comes_out_of_its_file_as_it_went_in(tmp_path: Path, name: str) -> None:
-    config = load_toml(EXAMPLES / name, LineConfig).pipeline
+    config = load_toml(EXAMPLES / name, RunConfig).pipeline
     order = Order("sqlite:///x.db", config, tmp_path, tuple(sys.path))
     order.save(tmp_path / "order")
     assert Order.load(tmp_path / "order") == order

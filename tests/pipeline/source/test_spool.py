@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flyball.app.run import LineConfig
+from flyball.app.config import RunConfig
 from flyball.brokers import Message, connect
 from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import BrokerError
@@ -236,4 +236,4 @@ def test_executors_on_other_hosts_are_told_why_they_cannot_read(tmp_path: Path) 
 def test_a_wrong_queue_in_a_config_is_refused(source: dict[str, str], message: str) -> None:
     pipeline = {"columns": COLUMNS["columns"], "event_time": "event_time"}
     with pytest.raises(ValueError, match=message):
-        LineConfig.model_validate({"source": {"kind": "queue", **source}, "pipeline": pipeline})
+        RunConfig.model_validate({"source": {"kind": "queue", **source}, "pipeline": pipeline})

@@ -23,7 +23,7 @@ _SAMPLES = 1_000_000
 def run(context: BenchContext) -> Iterator[Row]:
     random = np.random.default_rng(context.seed)
     u = np.repeat(random.integers(1, 23, _SAMPLES // 10), 10).astype(float)
-    # S1's plant, its noise entering the model's equation: y(k+1) = 0.26·y(k) + 59.73·u(k) + w(k)
+    # the plant of the prefetch paper, noise in the model's equation: y(k+1) = 0.26·y(k) + 59.73·u(k) + w(k)
     y = np.asarray(
         lfilter([0.0, 59.73], [1.0, -0.26], u) + lfilter([1.0], [1.0, -0.26], random.normal(0, 50, u.size))
     )

@@ -41,7 +41,7 @@ async def _cores(seconds: int) -> float:
 
 
 class _CountingPlant:
-    """S1's plant behind a plain sensor and actuator: cheap, so that the loops are measured and not the plant."""
+    """The plant of the prefetch paper: cheap, so that the loops are measured and not the plant."""
 
     __slots__ = ("command", "moves", "output")
 

@@ -1,8 +1,8 @@
-"""S1, figures 5 to 7: P, PI and PID as printed at 400 messages a second, message by message, and our default.
+"""Prefetch: P, PI and PID as printed and our default, message by message (Rosa and Cavalcanti, fig. 5 to 7).
 
-The plant is the one of figure 3 (see prefetch_open_loop): a queue, a window, a round trip, handlers. The loop
-is the consumer's own: it samples each second and dithers the window every 50 ms. S1 set whole
-windows; that is shown too.
+The plant is the one of figure 3 (see prefetch_open_loop): a queue, a window, a round trip, handlers. The loop is
+the consumer's own: it samples each second and dithers the window every 50 ms. The prefetch paper
+(docs/references.md) sets whole windows; that is shown too.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def run(context: ExperimentContext) -> Report:
     figure, axes = new_figure(rows=len(CONTROLLERS), row_height_in=1.8)
     rows, data = [], {}
     for axis, (name, (controller, printed)) in zip(axes, CONTROLLERS.items(), strict=True):
-        found = {}
+        figures_of = {}
         for dither in (True, False):
             runs = [
                 run_consumer(STEADY, f"rate={GOAL}", controller, samples=SAMPLES, dither=dither, seed=seed)
                 for seed in seeds
             ]
-            found[dither] = {
+            figures_of[dither] = {
                 "mean": float(np.mean([run.rate[SKIP:].mean() for run in runs])),
                 "std": float(np.mean([run.rate[SKIP:].std() for run in runs])),
                 # the loop's first sample is the one before its first decision
@@ -61,7 +61,7 @@ def run(context: ExperimentContext) -> Report:
         axis.set_title(f"{name}: {controller!r}" if controller is not None else name, fontsize=9)
         axis.set_ylabel("msg/s")
         axis.set_ylim(0.0, 800.0)
-        ours, whole = found[True], found[False]
+        ours, whole = figures_of[True], figures_of[False]
         settles = ours["settled"] if ours["settled"] < SAMPLES else None
         printed_mean, printed_std = printed or (None, None)
         rows.append((name, printed_mean, ours["mean"], printed_std, ours["std"], whole["std"], settles))
@@ -72,7 +72,7 @@ def run(context: ExperimentContext) -> Report:
     header = ("controller", "mean printed", "mean", "std printed", "std", "std, whole windows", "settled, samples")
     at_rest = GAIN * P_GAIN / (1.0 + GAIN * P_GAIN)
     return Report(
-        title="S1: P, PI and PID on a consumer, message by message",
+        title="P, PI and PID on a consumer, message by message (Rosa and Cavalcanti)",
         body=[
             f"Goal {GOAL:.0f} msg/s, {len(seeds)} runs of {SAMPLES} samples of 1 s, the first {SKIP} left out "
             f"of mean and deviation. Settled: within ±10 % for five samples.",
@@ -81,13 +81,13 @@ def run(context: ExperimentContext) -> Report:
             f"""
 ## What differs, and why
 
-* **P.** S1 prints no gain. Kp = {P_GAIN} is about the middle of its stable range; P without a bias then rests at
-  {100 * at_rest:.0f} % of the goal, whatever the noise: the printed mean of 414 is not its steady state.
-* **PI and PID** reach the goal as designed. The deviations that S1 measured are far from those of its loops on
-  such a plant, whole windows or not ({GOAL:.0f} msg/s are {GOAL / GAIN:.2f} places, nearly a whole number). S1
-  changed the prefetch of running consumers with a call that RabbitMQ applies to later consumers only: its loops
-  may never have had the plant that they were designed for.
-* **Our default** knows from Little's law where to go, so it is there after its first decision.
+* **P.** The paper prints no gain. Kp = {P_GAIN} is about the middle of its stable range; P without a bias then
+  rests at {100 * at_rest:.0f} % of the goal, whatever the noise: the printed mean of 414 is not its steady state.
+* **PI and PID** reach the goal as designed. The deviations that the paper reports are far from those of its loops
+  on such a plant, whole windows or not ({GOAL:.0f} msg/s are {GOAL / GAIN:.2f} slots, nearly a whole number). The
+  paper changes the prefetch of running consumers with a call that RabbitMQ applies to later consumers only: its
+  loops may never have acted on the plant that they were designed for.
+* **Our default** computes the window from Little's law, so it reaches the goal with its first decision.
 """,
         ],
         data={"controllers": data},

@@ -1,8 +1,9 @@
-"""S1's future work on the twin: workload profiles, disturbances, noisy and late metrics, a plant that drifts.
+"""Prefetch: workload profiles, disturbances, noise, late metrics and drift (future work of Rosa and Cavalcanti).
 
-S1 ends with what it left out: models per workload profile, disturbances such as workload peaks, noise and delay of
-the metric, other controllers. Each is a row here: what happens to the consumer, and how the printed PI, a PI per
-profile (gain-scheduled on the measured residence time), the self-tuning controller and our default take it.
+The prefetch paper (docs/references.md) ends with what it left out: models per workload profile, disturbances
+such as workload peaks, noise and delay of the metric, other controllers. Each is a row here: what happens to the
+consumer, and how the printed PI, a PI per profile (gain-scheduled on the measured residence time), the
+self-tuning controller and our default respond.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GOAL = 400.0
 ONSET, SAMPLES = 30, 110
 WANDER = 0.03
 COLOURS = {
-    "S1's PI": "#555555",
+    "printed PI": "#555555",
     "PI per profile": "#009e73",
     "self-tuning": "#d55e00",
     "our default": "#0072b2",
@@ -44,8 +45,8 @@ def _per_profile() -> GainScheduled:
     return GainScheduled(regions, by="disturbance", index=RESIDENCE_S, hysteresis=0.001)
 
 
-CONTROLLERS: dict[str, Callable[[int], Controller[Any] | None]] = {  # of the samples that metrics are late
-    "S1's PI": lambda _: PRINTED_PI,
+CONTROLLERS: dict[str, Callable[[int], Controller[Any] | None]] = {  # argument: samples that metrics are late
+    "printed PI": lambda _: PRINTED_PI,
     "PI per profile": lambda _: _per_profile(),
     "self-tuning": self_tuning,
     "our default": lambda _: None,
@@ -113,7 +114,7 @@ def run(context: ExperimentContext) -> Report:
     figure, axes = new_figure(rows=len(cases), row_height_in=1.9)
     rows, data = [], {}
     for axis, case in zip(axes, cases, strict=True):
-        found: dict[str, float] = {}
+        by_controller: dict[str, float] = {}
         for name, make in CONTROLLERS.items():
             runs = [
                 run_consumer(
@@ -126,19 +127,19 @@ def run(context: ExperimentContext) -> Report:
                 )
                 for seed in seeds
             ]
-            found[name] = float(np.median([_figure(case, run) for run in runs]))
+            by_controller[name] = float(np.median([_figure(case, run) for run in runs]))
             axis.plot(runs[0].time, runs[0].rate, color=COLOURS[name], linewidth=1.0, label=name)
         axis.axhline(GOAL, color=MEASURED, linestyle="--", linewidth=0.8)
         axis.set_ylim(0.0, 800.0)
         axis.set_ylabel("msg/s")
         axis.set_title(case.name, fontsize=9)
-        rows.append((case.name, WORDS[case.figure], *found.values()))
-        data[case.name] = {"figure": WORDS[case.figure], **found}
-        context.note(f"{case.name}: " + ", ".join(f"{name} {value:.3g}" for name, value in found.items()))
+        rows.append((case.name, WORDS[case.figure], *by_controller.values()))
+        data[case.name] = {"figure": WORDS[case.figure], **by_controller}
+        context.note(f"{case.name}: " + ", ".join(f"{name} {value:.3g}" for name, value in by_controller.items()))
     axes[0].legend(frameon=False, fontsize=8, ncols=4, loc="upper right")
     axes[-1].set_xlabel("time in s")
     return Report(
-        title="S1's future work: profiles, disturbances, noise and delay, drift",
+        title="A consumer under changing workloads, disturbances, noise, delay and drift",
         body=[
             f"Goal {GOAL:.0f} msg/s, 1 s samples, {len(seeds)} runs each, medians; a disturbance sets in at "
             f"{ONSET} s. The plant is a consumer with 13.4 ms of round trip, message by message; its residence "
@@ -148,13 +149,13 @@ def run(context: ExperimentContext) -> Report:
             "The printed PI was designed for one gain; where the gain is another it is slow or lively. A PI per "
             "profile, switched by the measured residence time without a bump, has the right gain in each. The "
             "default goes further: the residence time *is* the inverse gain, so goal × residence is the window "
-            "itself, and feedback only trims. In a drought the window has no effect, and nothing is learned from "
-            "it (the consumer tells every controller so), so no loop winds up. The noise figure is about the rate "
-            "metric alone: a noisy residence time would reach the window directly. Self-tuning starts from the "
-            "printed gains. That no window is no rate, and that the plant forgets within a sample, it is told, so "
-            "every sample teaches it the gain, and every tenth brings gains that are verified for it: it follows "
-            "the drift and takes a slower handler as well as a PI per profile. Designed for metrics that come two "
-            "samples late it is careful, and a noisy rate reaches its gains and its command alike.",
+            "itself, and feedback only trims. While no messages wait the window has no effect, so every "
+            "controller holds its state (the consumer reports such samples as starved) and no loop winds up. The "
+            "noise figure is about the rate metric alone: a noisy residence time would reach the window directly. "
+            "Self-tuning starts from the printed gains. It assumes a plant without an offset that settles within "
+            "a sample, so every sample improves its estimate of the gain, and every tenth brings verified gains: "
+            "it follows the drift and handles a slower handler as well as a PI per profile. Designed for metrics "
+            "that come two samples late it is careful, and a noisy rate reaches its gains and its command alike.",
         ],
         data={"cases": data, "runs": len(seeds)},
     )

@@ -1,7 +1,8 @@
-"""S1 live: figures 3 and 5 to 7 on a real RabbitMQ behind 6.7 ms of one-way delay.
+"""Prefetch, live: open loop and controllers on a real RabbitMQ (Rosa and Cavalcanti, fig. 3 and 5 to 7).
 
-The same open-loop staircase and the same controllers as on the twin (prefetch_open_loop, prefetch_consumer), with
-handlers of 1 ms, two at a time. Needs RabbitMQ on this machine; says so where it is missing.
+The same open-loop staircase and the same controllers as on the twin (prefetch_open_loop, prefetch_consumer),
+behind 6.7 ms of one-way delay, with handlers of 1 ms, two at a time. Needs RabbitMQ on this machine; the report
+says so if it is missing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flyball.servers.rabbitmq import installed
 GOAL = 400.0
 HANDLERS = 2
 SKIP = 5
-TITLE = "S1 live: a consumer on RabbitMQ"
+TITLE = "A consumer on RabbitMQ: open loop and controllers (Rosa and Cavalcanti)"
 
 
 def run(context: ExperimentContext) -> Report:
@@ -28,20 +29,20 @@ def run(context: ExperimentContext) -> Report:
         u, y = open_loop(rig, windows, concurrency=HANDLERS)
         static_pi, fit = our_pi(u, y)
         context.note(f"{fit.model}, R² {fit.r2:.3f}, linear to {fit.linear_range[1]:g}")
-        everybody = contenders(GOAL, fit.model.gain, static_pi)
+        all_contenders = contenders(GOAL, fit.model.gain, static_pi)
         runs = {}
-        for one in everybody:
+        for contender in all_contenders:
             queue = rig.queue(fill=int(2.0 * GOAL * samples))
-            runs[one.name] = run_live(
+            runs[contender.name] = run_live(
                 rig,
                 queue,
                 f"rate={GOAL}",
                 samples=samples,
-                controller=one.controller,
+                controller=contender.controller,
                 concurrency=HANDLERS,
-                **one.options,
+                **contender.options,
             )
-            context.note(f"{one.name}: std {runs[one.name].rate[SKIP:].std():.1f} msg/s")
+            context.note(f"{contender.name}: std {runs[contender.name].rate[SKIP:].std():.1f} msg/s")
     figure, axes = new_figure(rows=1 + len(runs), row_height_in=1.7)
     axes[0].axvspan(*fit.linear_range, color=SHADE, alpha=0.12, linewidth=0)
     axes[0].plot(u, y, ".", color=MEASURED)
@@ -57,17 +58,17 @@ def run(context: ExperimentContext) -> Report:
         axis.set_title(name, fontsize=9)
         tail = one_run.rate[SKIP:]
         settled = figures.settled(one_run.rate, one_run.goal)
-        found = {"mean": float(tail.mean()), "std": float(tail.std()), "settled": settled}
-        rows.append((name, found["mean"], found["std"], settled if settled < one_run.rate.size else None))
-        data[name] = found
+        mean, std = float(tail.mean()), float(tail.std())
+        rows.append((name, mean, std, settled if settled < one_run.rate.size else None))
+        data[name] = {"mean": mean, "std": std, "settled": settled}
     axes[-1].set_xlabel("time in s")
     return Report(
         title=TITLE,
         body=[
             f"Goal {GOAL:.0f} msg/s, {samples} samples of 1 s, one run each, the first {SKIP} left out of mean "
-            f"and deviation. The plant: {fit.model.gain:.1f} msg/s per place (S1's b: 59.73), R² {fit.r2:.3f}, "
-            f"linear to {fit.linear_range[1]:g} places. One run on a machine that others may use: the benchmark "
-            f"`consumer` repeats and compares.",
+            f"and deviation. The plant: {fit.model.gain:.1f} msg/s per slot (the paper's b: 59.73), R² "
+            f"{fit.r2:.3f}, linear to {fit.linear_range[1]:g} slots. One run on a machine that others may use: "
+            f"the benchmark `consumer` repeats and compares.",
             Table(("controller", "mean", "std", "settled, samples"), rows),
             Picture("runs", "Open loop, then each controller; dashed: the goal", figure),
         ],

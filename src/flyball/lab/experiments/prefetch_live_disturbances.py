@@ -1,7 +1,7 @@
-"""S1's future work live: the same disturbances on a real RabbitMQ behind 6.7 ms of one-way delay.
+"""Prefetch, live: disturbances, noise, late metrics, drift on RabbitMQ (future work of Rosa and Cavalcanti).
 
-One run of each controller and case; the benchmark `consumer` repeats and compares. Needs RabbitMQ on this machine;
-says so where it is missing.
+The cases of prefetch_disturbances behind 6.7 ms of one-way delay. One run of each controller and case; the
+benchmark `consumer` repeats and compares. Needs RabbitMQ on this machine; the report says so if it is missing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flyball.servers.rabbitmq import installed
 
 LATE, NOISE = 2, 0.3
 NOISY_SAMPLES = 40
-TITLE = "S1's future work, live: disturbances, noise and delay, drift"
+TITLE = "A consumer on RabbitMQ under disturbances, noise, delay and drift"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Case:
     name: str
     run: Callable[[Rig, Contender, Metric], LiveRun]
     judge: Callable[[LiveRun], float]
-    says: str = "samples until back within ±10 %"
+    figure: str = "samples until back within ±10 %"
     late: int = 0
     noise: float = 0.0
 
@@ -73,18 +73,20 @@ def run(context: ExperimentContext) -> Report:
     rows, data = [], {}
     with Rig() as rig:
         for axis, case in zip(axes, cases, strict=True):
-            found: dict[str, float] = {}
+            by_controller: dict[str, float] = {}
             for name, make in CONTROLLERS.items():
-                one = case.run(rig, Contender(name, make(case.late)), case.metric(context.seed))
-                found[name] = case.judge(one)
-                axis.plot(one.time, one.rate, color=COLOURS[name], linewidth=1.0, label=name)
+                live = case.run(rig, Contender(name, make(case.late)), case.metric(context.seed))
+                by_controller[name] = case.judge(live)
+                axis.plot(live.time, live.rate, color=COLOURS[name], linewidth=1.0, label=name)
             axis.axhline(GOAL, color=MEASURED, linestyle="--", linewidth=0.8)
             axis.set_ylim(0.0, 800.0)
             axis.set_ylabel("msg/s")
             axis.set_title(case.name, fontsize=9)
-            rows.append((case.name, case.says, *found.values()))
-            data[case.name] = {"figure": case.says, **found}
-            context.note(f"{case.name}: " + ", ".join(f"{name} {value:.3g}" for name, value in found.items()))
+            rows.append((case.name, case.figure, *by_controller.values()))
+            data[case.name] = {"figure": case.figure, **by_controller}
+            context.note(
+                f"{case.name}: " + ", ".join(f"{name} {value:.3g}" for name, value in by_controller.items())
+            )
     axes[0].legend(frameon=False, fontsize=8, ncols=4, loc="upper right")
     axes[-1].set_xlabel("time in s")
     return Report(

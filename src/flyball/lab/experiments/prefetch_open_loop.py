@@ -1,8 +1,9 @@
-"""S1, figure 3 and tables 1 and 2: the open-loop staircase, the model and its linear range, message by message.
+"""Prefetch: rate over window in open loop, the model and its linear range (Rosa and Cavalcanti, fig. 3).
 
-The twin has S1's table 1: 25 publishers every Normal(10 ms, 1 ms), 1 ms of business logic, windows from 1 to 360
-in steps. What S1 does not print is chosen: the round trip such that a place is worth what S1's model says at rest
-(59.73 / (1 − 0.26) = 80.7 msg/s), the client's own time such that the rate bends where S1's does, at 22 places.
+The twin has table 1 of the prefetch paper (docs/references.md): 25 publishers every Normal(10 ms, 1 ms), 1 ms of
+business logic, windows from 1 to 360 in steps. What the paper does not print is chosen here: the round trip, so
+that one slot of the window is worth what the printed model says at rest (59.73 / (1 − 0.26) = 80.7 msg/s), and
+the client's own time, so that the rate bends at 22 slots, as in the paper.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def run(context: ExperimentContext) -> Report:
     axis.set_ylabel("msg/s")
     axis.legend(frameon=False, loc="lower right")
     return Report(
-        title="S1: a consumer's rate in open loop",
+        title="Rate of a consumer over its window, in open loop (Rosa and Cavalcanti)",
         body=[
             Table(
                 ("parameter (table 1)", "value"),
@@ -63,7 +64,7 @@ def run(context: ExperimentContext) -> Report:
             ),
             Picture("runs", "Rate over window (figure 3); green: the linear range that was found", figure),
             Table(
-                ("", "S1", "here"),
+                ("", "paper", "here"),
                 [
                     ("linear range", f"1 to {BEND}", f"{low:g} to {high:g}"),
                     ("a", PRINTED["a"], a),
@@ -81,12 +82,13 @@ def run(context: ExperimentContext) -> Report:
 * **a.** The plant forgets within a round trip, some {1e3 * PLANT.residence_s():.0f} ms: at samples of a second or
   more it is static. What least squares makes of it, a = {a:.2f} (95 % interval {a_low:.2f} to {a_high:.2f}), is
   mostly chance: along a staircase the last rate and the window rise together, so a and b cannot be told apart,
-  only b/(1 − a) can. S1's a = 0.26 has the same weakness.
+  only b/(1 − a) can. The printed a = 0.26 has the same weakness.
 * **The bend** is not sharp: near capacity messages begin to wait for each other, so the search ends the linear
   range where the rate first lags.
 * **RMSE.** An output below 1,800 msg/s with R² = 0.8 cannot have a root-mean-square error of 8,486 msg/s: the
   printed figure is a misprint or has another unit. Ours is {fit.rmse:.0f} msg/s.
-* **R²** depends on the noise, which S1 does not print; here the round trip wanders by 10 % from second to second.
+* **R²** depends on the noise, which the paper does not print; here the round trip wanders by 10 % from second to
+  second.
 """,
         ],
         data={

@@ -30,7 +30,7 @@ def run(context: BenchContext) -> Iterator[Row]:
 
 
 def _control(context: BenchContext, rig: Rig) -> Iterator[Row]:
-    """What is judged beside S1's plant, found by an open-loop run first."""
+    """Run the cases on the plant of the prefetch paper, which an open-loop run identifies first."""
     quick = context.quick
     windows = tuple(float(w) for w in ((1, *range(2, 29, 2)) if quick else range(1, 33)))
     seen = open_loop(rig, windows, concurrency=HANDLERS)

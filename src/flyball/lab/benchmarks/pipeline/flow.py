@@ -1,14 +1,14 @@
-"""Flow control live: one lane with a backlog, its result queue emptied at a set rate, and a hog on its cores.
+"""Flow control live: one lane with a backlog, its result queue emptied at a set rate, and CPU load on its cores.
 
     flow held               largest deviation of the free space from its reference, once settled, in %
     flow settled            intervals until it stays within ± 3 %, after a change of the drain
-    flow with a hog         the same deviation while a hog burns every core
-    flow after the hog      intervals until it stays within ± 3 % when the hog has gone
-    flow dropped            results that were not found in the queue
-    flow queue at most      the most that stood in the queue, beside the same lane without control
+    flow with a hog         the same deviation under CPU load on every core
+    flow after the hog      intervals until it stays within ± 3 % after the CPU load has ended
+    flow dropped            results that are missing from the queue
+    flow queue at most      the largest fill of the queue, beside the same lane without control
 
-The free space is what the loop itself saw each interval (2 s), from the telemetry. The input exceeds what may be
-admitted from the first second to the last.
+The free space is what the loop itself measured each interval (2 s), from the telemetry. The input exceeds what may
+be admitted from the first second to the last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flyball.brokers.log_reader import open_log_reader
-from flyball.demo.cpu_load import hogs
+from flyball.demo.cpu_load import cpu_load
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.rigs.pipeline import load
 from flyball.pipeline.config.pipeline import PipelineConfig
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 MB = 1e6
 FAST, SLOW = 1.2 * MB, 0.7 * MB
 BAND = 0.03
-_LOOK_S = 0.05
+_INTERVAL_S = 0.05
 _UNCONTROLLED_S = 10.0
 
 
@@ -70,39 +70,39 @@ def _cases(context: BenchContext, spark: SparkSession, folder: Path) -> Iterator
             lane.drain = drain
             changes.append((time.time(), time.time() + phase_s))
             time.sleep(phase_s)
-        hog_at_s = time.time()
-        with hogs(phase_s + 30.0, [None, None]):
+        load_began_s = time.time()
+        with cpu_load(phase_s + 30.0, [None, None]):
             time.sleep(phase_s)
-        hog_gone_s = time.time()
+        load_ended_s = time.time()
         time.sleep(phase_s)
         lane.check()
-    seen = lane.seen()
-    held, settled = zip(*(_judged(seen, *change) for change in changes), strict=True)
-    yield context.row("flow held", 100 * max(held), "% of the reference", goal=100 * BAND)
+    samples = lane.samples()
+    deviation, settled = zip(*(_judge(samples, *change) for change in changes), strict=True)
+    yield context.row("flow held", 100 * max(deviation), "% of the reference", goal=100 * BAND)
     yield context.row("flow settled", max(settled), "intervals", goal=8)
-    with_hog, _ = _judged(seen, hog_at_s, hog_gone_s)
-    _, after_hog = _judged(seen, hog_gone_s, hog_gone_s + phase_s)
-    yield context.row("flow with a hog", 100 * with_hog, "% of the reference", goal=100 * BAND)
-    yield context.row("flow after the hog", after_hog, "intervals", goal=8)
+    under_load, _ = _judge(samples, load_began_s, load_ended_s)
+    _, after_load = _judge(samples, load_ended_s, load_ended_s + phase_s)
+    yield context.row("flow with a hog", 100 * under_load, "% of the reference", goal=100 * BAND)
+    yield context.row("flow after the hog", after_load, "intervals", goal=8)
     yield context.row("flow dropped", lane.missing(), "results", goal=0)
     without = load.config(hosts, name="loose", rules=False, lanes={"count": 1, "control": False})
-    loose = _Lane(spark, url, without, folder / "loose")
-    with loose:
-        loose.drain = FAST
+    uncontrolled = _Lane(spark, url, without, folder / "loose")
+    with uncontrolled:
+        uncontrolled.drain = FAST
         time.sleep(_UNCONTROLLED_S)
-        loose.check()
+        uncontrolled.check()
     yield context.row(
         "flow queue at most",
         lane.most_queued / MB,
         "MB of results, 64 fit",
-        peer=loose.most_queued / MB,
+        peer=uncontrolled.most_queued / MB,
         peer_name=f"{_UNCONTROLLED_S:.0f} s without control",
     )
 
 
-def _judged(seen: list[tuple[float, float, float]], since_s: float, until_s: float) -> tuple[float, int]:
-    """(largest deviation once settled, intervals until then) within a span of time."""
-    errors = [abs(free / reference - 1.0) for at_s, reference, free in seen if since_s <= at_s < until_s]
+def _judge(samples: list[tuple[float, float, float]], since_s: float, until_s: float) -> tuple[float, int]:
+    """Return (largest deviation once settled, intervals until then) within a span of time."""
+    errors = [abs(free / reference - 1.0) for at_s, reference, free in samples if since_s <= at_s < until_s]
     outside = [number for number, error in enumerate(errors, start=1) if error > BAND]
     settled = max(outside, default=0)
     return max(errors[settled:] or errors[-1:]), settled
@@ -117,10 +117,10 @@ class _Lane:
         self._sinks = LogSinks(url)
         self._queries = Queries(spark, url, config, folder)
         self.drain = 0.0
-        """bytes a second that are taken out of the queue"""
+        """bytes a second that are removed from the queue"""
         self.most_queued = 0
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._take, name="drain", daemon=True)
+        self._thread = threading.Thread(target=self._drain_queue, name="drain", daemon=True)
 
     def __enter__(self) -> None:
         config = self._config
@@ -143,30 +143,31 @@ class _Lane:
     def check(self) -> None:
         self._queries.check()
 
-    def _take(self) -> None:
-        levels, taken, looked_s = QueueLevels(self._url, self._config.results), 0.0, time.monotonic()
-        while not self._stop.wait(_LOOK_S):
+    def _drain_queue(self) -> None:
+        levels, drained_bytes = QueueLevels(self._url, self._config.results), 0.0
+        last_s = time.monotonic()
+        while not self._stop.wait(_INTERVAL_S):
             now_s = time.monotonic()
             (level,) = levels.read([0])
-            taken = min(float(level.appended_bytes), taken + self.drain * (now_s - looked_s))
-            looked_s = now_s
-            self.most_queued = max(self.most_queued, level.appended_bytes - int(taken))
-            self._sinks.tell(cursor_name(self._config.results), cursor_body({0: int(taken)}))
+            drained_bytes = min(float(level.appended_bytes), drained_bytes + self.drain * (now_s - last_s))
+            last_s = now_s
+            self.most_queued = max(self.most_queued, level.appended_bytes - int(drained_bytes))
+            self._sinks.tell(cursor_name(self._config.results), cursor_body({0: int(drained_bytes)}))
         levels.close()
 
     def wait_until_full_enough(self) -> None:
-        """The queue starts empty, with more than the reference free."""
+        """Wait until the free space, which starts above the reference, comes down to it."""
         reference = self._config.lanes.free_bytes
-        while not any(free < (1 + BAND) * reference for _, _, free in self.seen()):
+        while not any(free < (1 + BAND) * reference for _, _, free in self.samples()):
             self.check()
             time.sleep(0.5)
 
-    def seen(self) -> list[tuple[float, float, float]]:
-        """(time, reference, free space) of each interval so far."""
+    def samples(self) -> list[tuple[float, float, float]]:
+        """Return (time, reference, free space) of each interval so far."""
         return [(at_s, goal, free) for at_s, goal, free, *_ in read_flow(self._folder / "loops.db", lane=0)]
 
     def missing(self) -> int:
-        """Results that the lane counted and that do not stand in its queue exactly once."""
+        """Count the results that the lane counted and that are not in its queue exactly once."""
         offsets: list[Any] = []
         counted = 0
         with open_log_reader(self._url, queue_name(self._config.results, 0)) as reader:
@@ -175,5 +176,5 @@ class _Lane:
                     header, rows = entry.decode(body)
                     counted = header["totals"]["results"]
                     offsets.append(rows["_offset"].to_numpy())
-        places = np.concatenate(offsets)
-        return abs(counted - np.unique(places).size) + (places.size - np.unique(places).size)
+        positions = np.concatenate(offsets)
+        return abs(counted - np.unique(positions).size) + (positions.size - np.unique(positions).size)

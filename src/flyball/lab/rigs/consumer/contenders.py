@@ -23,9 +23,9 @@ from flyball.lab.rigs.consumer.rig import Rig, run_live
 PRINTED_PI = Pi(kp=-0.0016, ki=0.0060)
 PRINTED_PID = Pid(kp=0.0017761, ki=0.0058096, kd=0.0018417)
 P_GAIN = 0.01
-"""S1 prints only the range in which P is stable, −0.01239 to 0.02109; this is about its middle."""
+"""The prefetch paper prints only the range in which P is stable, −0.01239 to 0.02109; this is about its middle."""
 
-DEFAULT, PRINTED, FIXED = "our default", "S1's PI", "best fixed window"
+DEFAULT, PRINTED, FIXED = "our default", "printed PI", "best fixed window"
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def contenders(goal: float, gain: float, static_pi: Pi) -> list[Contender]:
     return [
         Contender(DEFAULT),
         Contender(PRINTED, PRINTED_PI),
-        Contender("S1's PID", PRINTED_PID),
-        Contender(f"S1's P, Kp={P_GAIN}", P(kp=P_GAIN, bias=0.0)),
+        Contender("printed PID", PRINTED_PID),
+        Contender(f"printed P, Kp={P_GAIN}", P(kp=P_GAIN, bias=0.0)),
         Contender("static PI of ours", static_pi),
         Contender("proportional rule", ProportionalRule()),
         Contender(FIXED, Fixed(goal / gain)),

@@ -5,8 +5,8 @@
 Commands come as JSON lines on standard input, each is answered by a line: {"delay_s": 0.0067} sets the one-way
 delay of the proxy, {"queue": NAME} makes an empty queue and publishes there from now on, {"fill": N} puts N
 messages into it, {"publishers": 25, "gap_s": 0.01} makes so many publish side by side, each every gap_s ± 10 %
-(S1: 25 and 10 ms; 0 publishers: silence). A process of its own, so that neither costs the consumer any of its
-interpreter's time.
+(the prefetch paper: 25 and 10 ms; 0 stops publishing). A process of its own, so that neither costs the consumer
+any of its interpreter's time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from flyball.servers.ports import LOOPBACK
 from flyball.servers.proxy import FaultProxy
 from flyball.twin.workload import Normal
 
-BODY = b"x" * 256  # S1's message size
+BODY = b"x" * 256  # message size of the prefetch paper
 _TICK_S = 0.005
 _BATCH = 1000
 
