@@ -67,6 +67,10 @@ async def waiting(url: str, name: str) -> int:
         ({"queue": "q", "goal": "rate=4", "mode": "off"}, "the mode is one of advise, shadow, on, got 'off'"),
         ({"queue": "q", "goal": "rate=4", "controller": "pip"}, "there is no controller 'pip'"),
         ({"queue": "q", "goal": "capacity", "controller": "pi"}, "has its own law"),
+        (
+            {"queue": "q", "dead_letter": "d", "dead_letter_exchange": True},
+            "channel 'd' or to the queue's dead-letter",
+        ),
         ({"queue": "q", "controller": "pi"}, "need a goal"),
         ({"queue": "q", "concurrency": 0}, "concurrency is a number of handlers from 1, got 0"),
         ({"queue": "q", "retries": -1}, "retries is a whole number from 0, got -1"),
@@ -489,7 +493,9 @@ def test_dead_letters_can_be_left_to_the_broker(rabbitmq: RabbitMqNode) -> None:
             if message.body == b"bad":
                 raise RuntimeError("bad")
 
-        consumer = Consumer(rabbitmq.amqp_url, queue=queue, handler=handle, retries=QUICK, dead_letter="broker")
+        consumer = Consumer(
+            rabbitmq.amqp_url, queue=queue, handler=handle, retries=QUICK, dead_letter_exchange=True
+        )
         async with consumer:
             await until(lambda: consumer.stats.dead_lettered == 1 and consumer.stats.acked == 1)
 

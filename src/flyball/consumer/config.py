@@ -45,7 +45,10 @@ class ConsumerConfig(StrictModel):
     concurrency: Annotated[int | None, Strict(), Field(ge=1, description="handlers at a time")] = None
     handler_timeout_s: Annotated[float | None, Field(gt=0, description="longest time of a handler")] = None
     retries: Annotated[int, Strict(), Field(ge=0, description="further tries of a failed message")] = 3
-    dead_letter: Annotated[str | None, Field(description="where failed messages go")] = None
+    dead_letter: Annotated[str | None, Field(description="the channel where failed messages go")] = None
+    dead_letter_exchange: Annotated[
+        bool, Strict(), Field(description="reject failed messages: the queue has a dead-letter exchange")
+    ] = False
     window: Annotated[int | None, Strict(), Field(ge=1, description="the window at the start")] = None
     max_window: Annotated[float, Field(ge=1, le=65_535, description="the widest window")] = 2000.0
     pacing: Annotated[bool, Strict(), Field(description="hand messages over evenly")] = False

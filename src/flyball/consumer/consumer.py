@@ -25,6 +25,7 @@ from flyball.consumer.policy import WINDOW_LIMITS, Goal, Regulator, RetryPolicy,
 from flyball.consumer.receive import receive_until
 from flyball.consumer.subscription import check_wishes, place
 from flyball.consumer.window_loop import Steering
+from flyball.errors import InvalidValue
 from flyball.loops.loop import Loop
 from flyball.loops.policy import Mode, Receipt
 from flyball.loops.runner import Runner
@@ -66,9 +67,9 @@ class Consumer:
     `handler` takes a `Message`; a coroutine function runs on the event loop, any other in one of `concurrency`
     threads; if what it returns can be awaited, that is awaited as part of the handling. It may raise: the message
     is then tried again `retries` times with growing pauses, and after that goes to the channel `dead_letter`
-    (default: the queue's name and ".dead"; "broker": refused without requeueing, for a queue that has a
-    dead-letter exchange). `handler_timeout_s` ends a coroutine; a thread cannot be ended, its message counts as
-    failed and the thread is replaced.
+    (default: the queue's name and ".dead"); with `dead_letter_exchange` it is rejected instead, so that the
+    dead-letter exchange of its queue gets it. `handler_timeout_s` ends a coroutine; a thread cannot be ended, its
+    message counts as failed and the thread is replaced.
 
     `goal` is "rate=400", "capacity", "latency=0.5", "drain-by=60" or an object of `flyball.consumer.policy.goals`;
     without one the window is fixed at `window`. `controller` is a name of the catalogue, a config
@@ -100,6 +101,7 @@ class Consumer:
         handler_timeout_s: float | None = None,
         retries: int | RetryPolicy = 3,
         dead_letter: str | None = None,
+        dead_letter_exchange: bool = False,
         window: int | None = None,
         max_window: float = WINDOW_LIMITS[1],
         pacing: bool = False,
@@ -129,7 +131,13 @@ class Consumer:
         )
         self._concurrency, self._timeout_s = concurrency, handler_timeout_s
         self._retry = retries if isinstance(retries, RetryPolicy) else RetryPolicy(retries)
+        if dead_letter is not None and dead_letter_exchange:
+            raise InvalidValue(
+                f"dead letters go to the channel {dead_letter!r} or to the queue's dead-letter exchange: "
+                "leave out dead_letter or dead_letter_exchange"
+            )
         self._dead_letter = dead_letter or self._place.dead_letter
+        self._dead_letter_exchange = dead_letter_exchange
         self._auto_ack, self._stop_timeout_s = auto_ack, stop_timeout_s
         self._finished_store = finished_store
         self.name = name or self._place.name
@@ -231,7 +239,7 @@ class Consumer:
                 concurrency=self._concurrency,
                 timeout_s=self._timeout_s,
                 retry=self._retry,
-                bury=None if self._dead_letter == "broker" else dead_letters.store,
+                bury=None if self._dead_letter_exchange else dead_letters.store,
                 finished=None
                 if self._finished_store is None
                 else Finished(self._finished_store, self._place.name),
