@@ -76,3 +76,11 @@ def test_a_recording_that_cannot_be_used_is_refused(
     with pytest.raises(InvalidValue) as refusal:
         Recording(**{**keys, "output": "measurement", **change}).rows()
     assert complaint in str(refusal.value)
+
+
+def test_lists_of_numbers_are_no_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"id": ["a"], "time": [0.0], "u": pa.array([1], pa.int16()), "y": [[1, 2]]}), path)
+    Recording(path, "id", "time", "u", "u").rows()
+    with pytest.raises(InvalidValue, match=r"the column 'y' for --output is list<.*>, not a number"):
+        Recording(path, "id", "time", "u", "y").rows()

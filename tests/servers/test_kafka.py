@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from flyball.servers import ServerFailed, ServerMissing
-from flyball.servers.kafka import KafkaServer
+from flyball.servers.kafka import KafkaPorts, KafkaServer
 from flyball.servers.kafka_jars import KAFKA_VERSION, kafka_jars
-from flyball.servers.ports import accepts
+from flyball.servers.ports import LOOPBACK, accepts
 
 
 def address(server: KafkaServer) -> str:
@@ -50,6 +51,19 @@ def test_its_data_survive_kill_and_restart_and_go_with_stop(kafka: KafkaServer) 
         server.stop()
     assert server.pids == []
     assert not folder.exists()
+
+
+def test_a_port_that_another_program_took_is_chosen_anew(kafka: KafkaServer) -> None:
+    del kafka
+    with socket.create_server((LOOPBACK, 0)) as other:
+        taken = other.getsockname()[1]
+        server = KafkaServer(ports=KafkaPorts.free(taken))
+        try:
+            server.start()
+            assert server.ports.client != taken
+            assert accepts(server.ports.client)
+        finally:
+            server.stop()
 
 
 def test_jars_are_fetched_once_by_whoever_comes_first(kafka: KafkaServer) -> None:

@@ -42,6 +42,7 @@ class Recording:
         """How many rows there are, once it is clear that the columns can be used."""
         dataset: Any = require("pyarrow.dataset", "spark")
         errors: Any = require("pyarrow", "spark").lib.ArrowException
+        types: Any = require("pyarrow.types", "spark")
         if not self.path.exists():
             raise InvalidValue(f"there is no file {str(self.path)!r}; give the path of a recording in Parquet")
         try:
@@ -58,7 +59,7 @@ class Recording:
                 )
         for option, name in (("input", self.input), ("output", self.output)):
             kind = found.schema.field(name).type
-            if str(kind) not in ("double", "float", "halffloat") and "int" not in str(kind):
+            if not (types.is_floating(kind) or types.is_integer(kind)):
                 raise InvalidValue(f"{self.path}: the column {name!r} for --{option} is {kind}, not a number")
         if rows == 0:
             raise InvalidValue(f"{self.path} has no rows; record some samples")

@@ -85,7 +85,7 @@ class KafkaServer(LocalServer):
                 if self._becomes_ready(self._server):
                     return
                 # Another program may take a port between our choosing it and Kafka's binding it: choose again.
-                port_taken = b"Address already in use" in log.read_bytes()[said_before:]
+                port_taken = _says_port_taken(log.read_bytes()[said_before:])
                 if not starts_left or not port_taken or self.fixed_ports:
                     raise ServerFailed(f"Kafka broker {self.name} did not start; the end of its log: {tail(log)}")
                 self._server.kill()
@@ -192,3 +192,12 @@ class KafkaServer(LocalServer):
                 continue
             return True
         return False
+
+
+def _says_port_taken(log: bytes) -> bool:
+    """Whether Kafka's log says that another program had one of its ports.
+
+    Kafka ends with the same exit code whatever is wrong, and the other program may have let go of the port by the
+    time we look: only the words of the operating system in the log tell (EADDRINUSE, as Java prints it).
+    """
+    return b"Address already in use" in log
