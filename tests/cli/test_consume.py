@@ -37,10 +37,10 @@ def url(tmp_path: Path) -> str:
 
 def test_count_takes_exactly_that_many_and_leaves_the_rest(url: str, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
-    told = figures(flyball("consume", url, "q", "--count", 250, "--window", 40, "--out", out, "--json"))
-    assert (told["received"], told["acked"], told["redelivered"], told["duplicates"]) == (250, 250, 0, 0)
-    assert told["bytes"] == sum(len(str(number)) for number in range(250))
-    assert 0 < told["latency_ms"]["p50"] <= told["latency_ms"]["max"]
+    stats = figures(flyball("consume", url, "q", "--count", 250, "--window", 40, "--out", out, "--json"))
+    assert (stats["received"], stats["acked"], stats["redelivered"], stats["duplicates"]) == (250, 250, 0, 0)
+    assert stats["bytes"] == sum(len(str(number)) for number in range(250))
+    assert 0 < stats["latency_ms"]["p50"] <= stats["latency_ms"]["max"]
     assert out.read_bytes().splitlines() == [str(number).encode() for number in range(250)]
     rest = flyball("consume", url, "q", "--idle", 0.5, "--out", "-")
     assert rest.stdout.splitlines() == [str(number).encode() for number in range(250, 1000)]
@@ -70,9 +70,9 @@ def test_the_same_message_twice_is_counted_as_a_duplicate(url: str) -> None:
         "asyncio.run(main())\n"
     )
     subprocess.run([sys.executable, "-c", program, url], check=True)
-    told = figures(flyball("consume", url, "q", "--idle", 0.5, "--window", 1, "--json"))
-    assert told["received"] == 1003
-    assert told["duplicates"] == 2
+    stats = figures(flyball("consume", url, "q", "--idle", 0.5, "--window", 1, "--json"))
+    assert stats["received"] == 1003
+    assert stats["duplicates"] == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -87,10 +87,10 @@ def test_a_signal_loses_nothing(url: str, tmp_path: Path, number: signal.Signals
         while not out.exists() or not out.stat().st_size:
             assert consumer.poll() is None
         consumer.send_signal(number)
-        told = json.loads(consumer.stdout.read())
+        stats = json.loads(consumer.stdout.read())
     assert consumer.returncode == 0, "without --count a signal is the usual end"
     first = out.read_bytes().splitlines()
-    assert told["acked"] == told["received"] == len(first) > 0
+    assert stats["acked"] == stats["received"] == len(first) > 0
     rest = flyball("consume", url, "q", "--idle", 0.5, "--out", "-").stdout.splitlines()
     assert first + rest == [str(each).encode() for each in range(1000)]
 

@@ -34,14 +34,14 @@ def test_what_is_published_is_consumed_and_listed(url: str, tmp_path: Path) -> N
     log, group = f"cli.{uuid.uuid4().hex[:12]}", f"g{uuid.uuid4().hex[:12]}"
     lines = [b"%d" % number for number in range(500)]
     run = flyball("publish", url, log, "--declare", "log", "--file", "-", "--json", stdin=b"\n".join(lines))
-    told = figures(run)
-    assert (told["sent"], told["confirmed"], told["failed"]) == (500, 500, 0)
+    stderr = figures(run)
+    assert (stderr["sent"], stderr["confirmed"], stderr["failed"]) == (500, 500, 0)
     out = tmp_path / "first.txt"
-    told = figures(flyball("consume", url, log, "--group", group, "--count", 200, "--out", out, "--json"))
-    assert (told["received"], told["acked"]) == (200, 200)
+    stderr = figures(flyball("consume", url, log, "--group", group, "--count", 200, "--out", out, "--json"))
+    assert (stderr["received"], stderr["acked"]) == (200, 200)
     rest = tmp_path / "rest.txt"
-    told = figures(flyball("consume", url, log, "--group", group, "--count", 300, "--out", rest, "--json"))
-    assert (told["received"], told["acked"]) == (300, 300)
+    stderr = figures(flyball("consume", url, log, "--group", group, "--count", 300, "--out", rest, "--json"))
+    assert (stderr["received"], stderr["acked"]) == (300, 300)
     assert out.read_bytes().splitlines() + rest.read_bytes().splitlines() == lines
     listed = {each["name"]: each for each in figures(flyball("queues", url, "--json"))}
     assert (listed[log]["kind"], listed[log]["partitions"], listed[log]["depth"]) == ("log", 1, 500)

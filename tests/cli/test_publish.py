@@ -39,11 +39,11 @@ def url(tmp_path: Path) -> str:
 
 def test_generated_load_is_counted_exactly(url: str) -> None:
     run = flyball("publish", url, "q", "--declare", "queue", "--count", 1234, "--size", 100, "--json", "--quiet")
-    told = figures(run)
-    assert (told["sent"], told["confirmed"], told["failed"], told["bytes"]) == (1234, 1234, 0, 123_400)
-    latency = told["latency_ms"]
+    stats = figures(run)
+    assert (stats["sent"], stats["confirmed"], stats["failed"], stats["bytes"]) == (1234, 1234, 0, 123_400)
+    latency = stats["latency_ms"]
     assert 0 < latency["p50"] <= latency["p95"] <= latency["p99"] <= latency["max"]
-    assert told["rate_per_s"] > 0
+    assert stats["rate_per_s"] > 0
     assert run.stderr == b""
     assert [channel["depth"] for channel in json.loads(flyball("queues", url, "--json").stdout)] == [1234]
 
@@ -86,13 +86,13 @@ def test_a_whole_file_a_text_and_an_empty_body(url: str, tmp_path: Path) -> None
 
 
 def test_keys_spread_over_the_partitions_of_a_log(url: str) -> None:
-    told = figures(
+    stats = figures(
         flyball(
             "publish", url, "l", "--declare", "log", "--partitions", 3, "--count", 300, "--keys", 30,
             "--header", "colour=red", "--content-type", "text/plain", "--parallel", 2, "--json",
         )
     )  # fmt: skip
-    assert told["confirmed"] == 300
+    assert stats["confirmed"] == 300
     run = flyball("consume", url, "l", "--group", "g", "--count", 300, "--json")
     assert figures(run)["received"] == 300
     listed = json.loads(flyball("queues", url, "--json").stdout)
@@ -102,12 +102,12 @@ def test_keys_spread_over_the_partitions_of_a_log(url: str) -> None:
 
 
 def test_a_rate_bounds_how_many_are_sent(url: str) -> None:
-    told = figures(
+    stats = figures(
         flyball("publish", url, "q", "--declare", "queue", "--rate", 200, "--seconds", 1, "--size", 10, "--json")
     )
     # Message n is due n / rate after the start: 200 in one second, never more; a busy machine may do less.
-    assert 0 < told["confirmed"] <= 201
-    assert told["sent"] == told["confirmed"]
+    assert 0 < stats["confirmed"] <= 201
+    assert stats["sent"] == stats["confirmed"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -121,10 +121,10 @@ def test_a_signal_ends_it_with_everything_confirmed_that_was_sent(url: str, numb
         assert publisher.stdout is not None
         assert b"confirmed" in publisher.stderr.readline()
         publisher.send_signal(number)
-        told = json.loads(publisher.stdout.read())
+        stats = json.loads(publisher.stdout.read())
     assert publisher.returncode == 128 + number
-    assert told["sent"] == told["confirmed"] > 0
-    assert figures(flyball("consume", url, "q", "--idle", 0.5, "--json"))["received"] == told["confirmed"]
+    assert stats["sent"] == stats["confirmed"] > 0
+    assert figures(flyball("consume", url, "q", "--idle", 0.5, "--json"))["received"] == stats["confirmed"]
 
 
 def test_messages_that_are_too_large_do_not_stop_the_others(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_messages_that_are_too_large_do_not_stop_the_others(tmp_path: Path) -> N
     file.write_bytes(b"fits\n" + b"x" * 11 + b"\nfits too\n")
     run = flyball("publish", url, "q", "--declare", "queue", "--file", file, "--json")
     assert run.returncode == 2
-    told = json.loads(run.stdout)
-    assert (told["sent"], told["confirmed"], told["failed"]) == (3, 2, 1)
+    stats = json.loads(run.stdout)
+    assert (stats["sent"], stats["confirmed"], stats["failed"]) == (3, 2, 1)
     assert b"1 of 3 messages were not stored, the first is number 2: message" in run.stderr
     assert drained(url, "q") == [b"fits", b"fits too"]
 

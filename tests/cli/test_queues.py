@@ -26,14 +26,14 @@ def test_channels_are_listed_with_what_is_in_them(tmp_path: Path) -> None:
     run = flyball("queues", url, "--json")
     assert run.returncode == 0, run.stderr
     listed = json.loads(run.stdout)
-    told = [(each["name"], each["kind"], each["partitions"], each["depth"]) for each in listed]
-    assert told == [("empty", "queue", 1, 0), ("events", "log", 3, 7), ("orders", "queue", 1, 7)]
+    rows = [(each["name"], each["kind"], each["partitions"], each["depth"]) for each in listed]
+    assert rows == [("empty", "queue", 1, 0), ("events", "log", 3, 7), ("orders", "queue", 1, 7)]
     ages = {each["name"]: each["oldest_age_s"] for each in listed}
     assert ages["empty"] is None
     assert ages["orders"] > 0
     printed = flyball("queues", url).stdout.splitlines()
     assert printed[0].split() == ["name", "kind", "partitions", "depth", "oldest", "age", "s"]
-    assert [line.split()[:4] for line in printed[1:]] == [list(map(str, row)) for row in told]
+    assert [line.split()[:4] for line in printed[1:]] == [list(map(str, row)) for row in rows]
 
 
 def test_rabbitmq_queues_are_listed(amqp_url: str, tmp_path: Path) -> None:

@@ -84,17 +84,17 @@ def run_rule(
     stream = spark.readStream.schema(columns.spark_ddl).option("maxFilesPerTrigger", 1).parquet(str(folder))
     ahead = rule.reach_s if marks_ahead_s is None else marks_ahead_s
     found = rules.alerts(stream, rule, columns, "event_time", watermark_s, ahead)
-    state, told = GateState(), list[dict[str, Any]]()
+    state, alerts = GateState(), list[dict[str, Any]]()
 
     def take(batch_rows: DataFrame, batch: int) -> None:
         nonlocal state
         messages, state = rules.messages(rule, batch_rows.toArrow().to_pylist(), batch, state)
         # The state goes through the log after every batch.
         state = GateState.from_json(state.to_json())
-        told.extend(messages)
+        alerts.extend(messages)
 
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
     writer = found.writeStream.foreachBatch(take).outputMode("append").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(folder.with_name(f"{folder.name}-checkpoint"))).start()
     query.awaitTermination()
-    return told
+    return alerts

@@ -32,23 +32,23 @@ class Scripted:
 
 
 def recorded(seconds: int) -> list[Receipt]:
-    told: list[Receipt] = []
+    records: list[Receipt] = []
     flow = FlowControl(1_000_000, 600_000)
-    admission = Admission((0, 1), 1000, 2.0, Scripted(), flow, balance=True, told=told.append)
+    admission = Admission((0, 1), 1000, 2.0, Scripted(), flow, balance=True, on_record=records.append)
     for second in range(seconds):
         admission.decide(float(second), backlog=500)
         admission.begin(float(second), (50, 50))
-    return told
+    return records
 
 
 def test_every_interval_of_flow_control_and_every_move_of_the_shares_leaves_a_receipt() -> None:
-    told = recorded(seconds=9)
-    flow = [receipt for receipt in told if receipt.loop == "lane-0 flow"]
+    records = recorded(seconds=9)
+    flow = [receipt for receipt in records if receipt.loop == "lane-0 flow"]
     assert [receipt.time for receipt in flow] == [2.0, 4.0, 6.0, 8.0]
     assert [receipt.setpoint for receipt in flow] == [600_000.0] * 4
     assert [receipt.measurement for receipt in flow] == [940_000.0, 900_000.0, 860_000.0, 820_000.0]
     assert flow[1].applied == pytest.approx(2 * 50 * 200.0)  # two batches of 50 events, 200 bytes each
-    shares = [receipt for receipt in told if receipt.loop == "lanes balance"]
+    shares = [receipt for receipt in records if receipt.loop == "lanes balance"]
     assert len(shares) == 9
     assert isinstance(shares[-1].command, tuple)
     assert shares[-1].command[0] > 0.5 > shares[-1].command[1]

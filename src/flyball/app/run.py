@@ -147,7 +147,7 @@ async def _feed(
 ) -> dict[str, Any] | None:
     """Publish the source; return the figures of the publisher's loop, or None if other programs publish."""
     if isinstance(config.source, NoSource):
-        while not stop.is_set() and not (config.pipeline.fed_by and pipeline.ended):
+        while not stop.is_set() and not (config.pipeline.upstream and pipeline.ended):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), timeout=1.0)
         return None

@@ -51,7 +51,7 @@ def tune_pipeline(
         hold=hold,
         settling=settling,
         overshoot=overshoot,
-        told=lambda seen: note(f"admitted {seen.admitted_bytes / 1e6:8.3f} MB"),
+        on_interval=lambda seen: note(f"admitted {seen.admitted_bytes / 1e6:8.3f} MB"),
     )
     if plot is not None:
         from flyball.cli.identify import draw

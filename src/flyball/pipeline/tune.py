@@ -57,7 +57,7 @@ def record(
     config: PipelineConfig,
     folder: Path,
     played: Sequence[float],
-    told: Callable[[Interval], None] = lambda _: None,
+    on_interval: Callable[[Interval], None] = lambda _: None,
     spark: SparkSession | None = None,
     wait_s: float = 60.0,
 ) -> tuple[Interval, ...]:
@@ -76,7 +76,7 @@ def record(
             pipeline.check()
             now = _intervals(receipts, config.lanes.queue_bytes)[before:]
             for interval in now[len(seen) :]:
-                told(interval)
+                on_interval(interval)
             seen = now
     finally:
         pipeline.stop()
@@ -97,7 +97,7 @@ def tune(
     hold: int = 2,
     settling: float = 6.0,
     overshoot: float = 0.05,
-    told: Callable[[Interval], None] = lambda _: None,
+    on_interval: Callable[[Interval], None] = lambda _: None,
     spark: SparkSession | None = None,
     wait_s: float = 60.0,
 ) -> FlowTuning:
@@ -105,7 +105,7 @@ def tune(
     check_samples(samples)
     most_bytes = config.lanes.queue_bytes / 16
     played = excitation(kind, most_bytes / 4, most_bytes, samples=samples, hold=hold)
-    seen = record(url, config, folder, played, told, spark, wait_s)
+    seen = record(url, config, folder, played, on_interval, spark, wait_s)
     moved = [interval for interval in seen if interval.admitted_bytes > 0]
     if len(moved) < LEAST_SAMPLES:
         raise Untunable(

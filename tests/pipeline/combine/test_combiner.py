@@ -179,7 +179,7 @@ def test_order_and_lateness_equal_the_reference(tmp_path: Path, url: str, seed: 
     assert late_log(url) == late, f"seed {seed}"
     assert breaks_a_promise(url) == [], f"seed {seed}"
     assert combiner.late == len(late)
-    assert combiner.held_rows == 0
+    assert combiner.buffered_rows == 0
     assert combiner.totals.results == len(rows) + len(late)
 
 
@@ -226,7 +226,7 @@ def test_rows_beyond_the_memory_go_to_disk_and_come_back_in_order(tmp_path: Path
     combiner.open()
     most_memory, most_files = 0, 0
     while combiner.step():
-        most_memory = max(most_memory, combiner._holding.memory_bytes)
+        most_memory = max(most_memory, combiner._buffer.memory_bytes)
         most_files = max(most_files, len(list((tmp_path / "held").glob("*"))))
     sinks.close()
     assert in_order(url) == reference(ticks, 2000.0)[0]
@@ -274,7 +274,7 @@ def test_a_dead_lane_holds_the_others_up_for_the_set_time_only(tmp_path: Path, u
         bring(4, lane)
     run()
     assert [at for at, _ in in_order(url)] == [0.0, 1.0, 10.0, 20.0, 30.0, 31.0]
-    assert combiner.held_rows == 2
+    assert combiner.buffered_rows == 2
     sinks.close()
 
 
@@ -328,7 +328,7 @@ def test_where_pipelines_feed_it_the_slowest_counts_until_it_is_silent_for_too_l
         ranges = ((0, 4 * tick, 4 * tick + 4),)
         end = ShareEnd(0, ranges, (0,), False, 3, 0.1, 20.0 * tick + 15, False, marks=promised)
         lanes.open(0).write(tick, table(rows), end, malformed=0)
-    settings = dataclasses.replace(SETTINGS, fed_by=("lyon", "paris"), fed_timeout_s=60.0)
+    settings = dataclasses.replace(SETTINGS, upstream=("lyon", "paris"), upstream_timeout_s=60.0)
     now_s = 0.0
     combiner = Combiner(url, sinks, settings, tmp_path / "held", lanes=[0], clock=lambda: now_s)
     combiner.open()
@@ -347,7 +347,7 @@ def test_one_that_was_given_up_is_not_taken_for_ended(tmp_path: Path) -> None:
     sinks = LogSinks(url)
     sinks.open()
     lanes = Lanes(sinks, url, "results", 1 << 22)
-    settings = dataclasses.replace(SETTINGS, fed_by=("lyon", "paris"), fed_timeout_s=60.0)
+    settings = dataclasses.replace(SETTINGS, upstream=("lyon", "paris"), upstream_timeout_s=60.0)
     now_s = 0.0
     combiner = Combiner(url, sinks, settings, tmp_path / "held", lanes=[0], clock=lambda: now_s)
     combiner.open()

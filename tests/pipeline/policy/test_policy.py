@@ -123,11 +123,11 @@ def test_pace_makes_batches_smaller_as_soon_as_a_hog_makes_all_of_one_size_slow(
 def test_a_batch_that_is_overdue_tells_that_its_lane_has_become_slower() -> None:
     lane = LaneDelay()
     for second in range(5):
-        lane = lane.after_batch(float(second), 10_000, 1.0).seen(second + 0.01, 10_000)
+        lane = lane.with_batch(float(second), 10_000, 1.0).seen(second + 0.01, 10_000)
     assert lane.seen(5.4, 14_000).now_s == pytest.approx(1.4)  # 1.4 s: nothing unusual yet
     late = lane.seen(7.0, 30_000)  # 10,000 are not done after 3 s, so no more than 3,333 a second
     assert late.now_s == pytest.approx(9.0)
-    assert late.after_batch(7.0, 10_000, 3.0).seen(7.01, 20_000).now_s == pytest.approx(3.0)  # half believed
+    assert late.with_batch(7.0, 10_000, 3.0).seen(7.01, 20_000).now_s == pytest.approx(3.0)  # half believed
 
 
 weights_of = st.lists(st.floats(0.02, 1.0), min_size=1, max_size=5).map(
@@ -204,7 +204,7 @@ def merged(logs: dict[int, list[tuple[int, float]]], seed: int) -> tuple[list[tu
             mark, latest = logs[chosen][done[chosen]]
             done[chosen] += 1
             order.append((chosen, mark))
-            merge = policy.took(merge, chosen, mark, latest, list(logs), last=False)
+            merge = policy.add_entry(merge, chosen, mark, latest, list(logs), last=False)
     return order, merge
 
 
@@ -222,16 +222,16 @@ def test_the_order_depends_on_the_entries_and_not_on_when_they_came() -> None:
 
 def test_event_time_is_settled_only_as_far_as_every_lane_is() -> None:
     merge = Merge({0: LaneProgress(), 1: LaneProgress()})
-    merge = policy.took(merge, 0, 7, 100.0, [0, 1], last=False)
-    merge = policy.took(merge, 1, 3, 50.0, [0, 1], last=False)
+    merge = policy.add_entry(merge, 0, 7, 100.0, [0, 1], last=False)
+    merge = policy.add_entry(merge, 1, 3, 50.0, [0, 1], last=False)
     assert (merge.settled, merge.latest_s) == (3, 50.0)
-    merge = policy.took(merge, 1, 7, 60.0, [0, 1], last=False)
+    merge = policy.add_entry(merge, 1, 7, 60.0, [0, 1], last=False)
     assert (merge.settled, merge.latest_s) == (7, 100.0)
 
 
 def test_a_dead_lane_is_given_up_after_the_set_time_and_counts_again_when_it_has_caught_up() -> None:
     merge = Merge({0: LaneProgress(), 1: LaneProgress()})
-    merge = policy.took(merge, 0, 4, 10.0, [0, 1], last=False)
+    merge = policy.add_entry(merge, 0, 4, 10.0, [0, 1], last=False)
     merge, lane = policy.next_lane(merge, [], 100.0, timeout_s=5.0)
     assert (lane, merge.settled) == (None, -1)
     merge, lane = policy.next_lane(merge, [], 104.9, timeout_s=5.0)
@@ -240,9 +240,9 @@ def test_a_dead_lane_is_given_up_after_the_set_time_and_counts_again_when_it_has
     assert (merge.settled, merge.latest_s, merge.lanes[1].given_up) == (4, 10.0, True)
     merge, lane = policy.next_lane(merge, [1], 106.0, timeout_s=5.0)
     assert lane == 1
-    merge = policy.took(merge, 1, 2, 5.0, [0, 1], last=False)
+    merge = policy.add_entry(merge, 1, 2, 5.0, [0, 1], last=False)
     assert merge.lanes[1].given_up
-    merge = policy.took(merge, 1, 4, 5.0, [0, 1], last=False)
+    merge = policy.add_entry(merge, 1, 4, 5.0, [0, 1], last=False)
     assert not merge.lanes[1].given_up
 
 
@@ -255,15 +255,15 @@ def test_lanes_that_all_rest_are_not_dead() -> None:
 
 
 def test_a_lane_joins_when_it_is_named_and_leaves_with_its_last_entry() -> None:
-    merge = policy.took(Merge({0: LaneProgress()}), 0, 0, 1.0, [0], last=False)
-    merge = policy.took(merge, 0, 2, 3.0, [0, 1], last=False)
+    merge = policy.add_entry(Merge({0: LaneProgress()}), 0, 0, 1.0, [0], last=False)
+    merge = policy.add_entry(merge, 0, 2, 3.0, [0, 1], last=False)
     assert merge.settled == 0  # the newcomer's part of ticks 1 and 2 is still to come
-    merge = policy.took(merge, 1, 2, 2.0, [0, 1], last=False)
+    merge = policy.add_entry(merge, 1, 2, 2.0, [0, 1], last=False)
     assert merge.settled == 2
-    merge = policy.took(merge, 1, 3, 4.0, [0, 1], last=True)
-    merge = policy.took(merge, 0, 3, 4.0, [0], last=False)
+    merge = policy.add_entry(merge, 1, 3, 4.0, [0, 1], last=True)
+    merge = policy.add_entry(merge, 0, 3, 4.0, [0], last=False)
     assert (merge.settled, list(merge.lanes)) == (3, [0])
-    only = policy.took(replace(merge, settled=3), 0, 4, 9.0, [0], last=True)
+    only = policy.add_entry(replace(merge, settled=3), 0, 4, 9.0, [0], last=True)
     assert (only.settled, only.latest_s) == (4, 9.0)
 
 

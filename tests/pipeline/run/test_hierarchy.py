@@ -66,8 +66,8 @@ def state() -> PipelineConfig:
             "name": "rhone",
             "feeds": ["states"],
             "input": "cities",
-            "fed_by": list(CITIES),
-            "fed_timeout_s": 3600,
+            "upstream": list(CITIES),
+            "upstream_timeout_s": 3600,
             "columns": "city string, load_max double, events bigint, event_time double",
             "event_time": "event_time",
             "rules": rules,
@@ -80,8 +80,8 @@ def country() -> PipelineConfig:
         {
             "name": "france",
             "input": "states",
-            "fed_by": ["rhone"],
-            "fed_timeout_s": 3600,
+            "upstream": ["rhone"],
+            "upstream_timeout_s": 3600,
             "columns": "load_max double, events double, event_time double",
             "event_time": "event_time",
             "rules": [{"name": "all", "aggregate": "sum", "column": "events", "window_s": 120, "above": 0}],
@@ -177,12 +177,12 @@ def test_two_cities_feed_a_state_that_feeds_a_country(
     assert sorted(found) == wanted, f"seed {SEED}"
     assert [row[0] for row in found] == [row[0] for row in wanted]
     assert documents(url, "rhone.late") == []
-    told = [
+    reported = [
         ((one["rule"], one["window_start"], one.get("city")), one["value"])
         for one in documents(url, "rhone.alerts")
     ]
-    assert len(told) == len(alerts)
-    assert dict(told) == pytest.approx(alerts)
+    assert len(reported) == len(alerts)
+    assert dict(reported) == pytest.approx(alerts)
     # One level up the state's minutes come in, each at its end, and nothing else.
     run(url, country(), tmp_path, spark)
     minutes = {start + 60: events for (rule, start, _), events in alerts.items() if rule == "busy"}
@@ -199,7 +199,7 @@ def test_two_cities_feed_a_state_that_feeds_a_country(
     [
         ({"feeds": ["citys"]}, "feeds names 'citys', to which no rule writes; there are: cities"),
         ({"name": None}, "feeds needs a name"),
-        ({"fed_by": ["a", "a"]}, "fed_by names a pipeline twice: a, a; remove one"),
+        ({"upstream": ["a", "a"]}, "upstream names a pipeline twice: a, a; remove one"),
     ],
 )
 def test_a_hierarchy_that_cannot_work_is_refused(change: dict[str, Any], message: str) -> None:

@@ -68,7 +68,7 @@ def test_whoever_is_killed_the_country_has_everything_once(tmp_path: Path) -> No
     for name in ("lyon", "paris", "country"):
         text = (EXAMPLE / f"{name}.toml").read_text().replace("sqlite:///country.db", url)
         # Several batches each, so that there is a middle. A city is waited for however long it takes to come back.
-        more = "max_rows = 800\n" + ("fed_timeout_s = 3600\n" if name == "country" else "")
+        more = "max_rows = 800\n" + ("upstream_timeout_s = 3600\n" if name == "country" else "")
         (tmp_path / f"{name}.toml").write_text(text.replace("[pipeline]\n", f"[pipeline]\n{more}"))
     runs = {name: run(tmp_path / f"{name}.toml") for name in ("lyon", "paris", "country")}
     kill(runs["paris"], lambda: any(one["city"] == "paris" for one in documents(url, "cities")))
@@ -76,8 +76,8 @@ def test_whoever_is_killed_the_country_has_everything_once(tmp_path: Path) -> No
     kill(runs["country"], lambda: bool(documents(url, "country.alerts")) or runs["paris"].poll() is not None)
     runs["country"] = run(tmp_path / "country.toml")
     for name, each in runs.items():
-        answer, told = each.communicate()
-        assert each.returncode == 0, f"{name}: {told}"
+        answer, stderr = each.communicate()
+        assert each.returncode == 0, f"{name}: {stderr}"
         document = json.loads(answer)
         assert (document["lost"], document["duplicated"], document["disordered"], document["late"]) == (0, 0, 0, 0)
     summaries, alerts = reference()

@@ -109,8 +109,8 @@ def test_killed_five_times_at_random_points_everything_is_there_exactly_once(tmp
         killed.communicate()
         reached.append(written(url))
     again = run(config)
-    answer, told = again.communicate()
-    assert again.returncode == 0, told
+    answer, stderr = again.communicate()
+    assert again.returncode == 0, stderr
     assert 0 < reached[0] < reached[-1] < written(url), f"the kills were not in the middle: {reached}"
     document = json.loads(answer)
     wanted = expected(demo_events.events(seed=SEED, count=EVENTS))

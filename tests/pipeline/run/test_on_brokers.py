@@ -68,8 +68,8 @@ def end_of(url: str, log: str) -> int:
 def finish(config: Path, url: str, name: str) -> None:
     """Run it to its end, and compare with plain Python: counts, order, alerts."""
     again = run(config)
-    answer, told = again.communicate()
-    assert again.returncode == 0, told
+    answer, stderr = again.communicate()
+    assert again.returncode == 0, stderr
     document = json.loads(answer)
     wanted = expected(demo_events.events(seed=SEED, count=EVENTS))
     for key in ("events_in", "results", "filtered", "dead_letter"):
@@ -100,8 +100,8 @@ def test_lanes_as_processes_on_kafka_end_when_their_run_is_killed_and_go_on_with
     records = (tmp_path / "data" / "processes").glob("*.json")
     workers = [int(json.loads(record.read_text())["pid"]) for record in records]
     killed.kill()  # it alone: the others have to see it
-    _, told = killed.communicate()
-    assert len(workers) == 5, told
+    _, stderr = killed.communicate()
+    assert len(workers) == 5, stderr
     finish(config, kafka_url, name)
     for pid in workers:
         with pytest.raises(ProcessLookupError):

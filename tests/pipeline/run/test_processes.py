@@ -69,8 +69,8 @@ def test_whoever_is_killed_and_however_many_lanes_there_are_everything_is_there_
     rng, settings = random.Random(SEED), config()
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     events = list(demo_events.events(seed=SEED, count=EVENTS))
-    told: list[dict[str, Any]] = []
-    pipeline = Pipeline(url, settings, tmp_path, told.append)
+    raised: list[dict[str, Any]] = []
+    pipeline = Pipeline(url, settings, tmp_path, raised.append)
     with pipeline:
         assert set(pipeline.pids()) == {"splitter", "lane-0", "lane-1", "combiner", "rules"}
         # Those that are Spark applications take long to come back: two of them at a time, a moment apart.
@@ -102,7 +102,7 @@ def test_whoever_is_killed_and_however_many_lanes_there_are_everything_is_there_
         assert getattr(found, name) == getattr(wanted, name), f"{name}, seed {SEED}"
     matches(url, wanted)
     # An alert whose process was killed right after may be told once only by the log.
-    assert {alert["window_start"] for alert in told} == set(wanted.alerts)
+    assert {alert["window_start"] for alert in raised} == set(wanted.alerts)
     assert {len(tick.members) for tick in ticks(url)} == {1, 2, 3}
     assert pipeline.pids() == {}
 

@@ -87,11 +87,11 @@ def test_a_lost_worker_and_a_broker_that_was_away_cost_no_result(
     assert results(url) == expected(bodies), f"seed {SEED}"
     found = audit(url, settings, pipeline.totals)
     assert (found.lost, found.duplicated, found.disordered, found.late, found.waiting) == (0, 0, 0, 0, 0)
-    told = [record.getMessage() for record in caplog.records if record.name == "flyball.pipeline"]
-    assert len(told) == 2
-    assert all(text.startswith("the query tier1 is started again in ") for text in told)
-    assert {"Python worker exited" in text for text in told} == {True, False}
-    assert any(text.endswith("Unreachable: nobody answers at the broker") for text in told)
+    warnings = [record.getMessage() for record in caplog.records if record.name == "flyball.pipeline"]
+    assert len(warnings) == 2
+    assert all(text.startswith("the query tier1 is started again in ") for text in warnings)
+    assert {"Python worker exited" in text for text in warnings} == {True, False}
+    assert any(text.endswith("Unreachable: nobody answers at the broker") for text in warnings)
     with sqlite3.connect(tmp_path / "loops.db") as file:
         query = "SELECT measurement, reason, code FROM receipts WHERE loop = 'query tier1' ORDER BY id"
         rows = file.execute(query)

@@ -179,9 +179,11 @@ def agrees(url: str, bodies: list[bytes], wanted: Reference) -> None:
     assert results(url) == wanted.ordered
     assert sorted(one["_offset"] for one in documents(url, "late")) == sorted(wanted.late)
     assert sorted(one["_offset"] for one in documents(url, "dead-letter")) == wanted.dead
-    told = {(one["rule"], one["window_start"], one.get("host")): one["value"] for one in documents(url, "alerts")}
-    assert told == wanted.alerts
-    assert len(documents(url, "alerts")) == len(told)
+    raised = {
+        (one["rule"], one["window_start"], one.get("host")): one["value"] for one in documents(url, "alerts")
+    }
+    assert raised == wanted.alerts
+    assert len(documents(url, "alerts")) == len(raised)
     assert len(wanted.dead) > 50
     assert len(wanted.alerts) > 10
     assert len(bodies) - len(set(bodies)) > 50

@@ -70,8 +70,8 @@ def submit(config: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def counted(run: subprocess.Popen[str]) -> dict[str, Any]:
     """The document that it prints at its end: spark-submit mixes standard error into what comes before."""
-    answer, told = run.communicate()
-    assert run.returncode == 0, answer[-3000:] + told[-3000:]
+    answer, stderr = run.communicate()
+    assert run.returncode == 0, answer[-3000:] + stderr[-3000:]
     document: dict[str, Any] = json.loads(answer[answer.index("\n{\n") :])
     return document
 

@@ -11,7 +11,7 @@ import pytest
 
 from flyball.app.config import RunConfig
 from flyball.loops.toml import load_toml
-from flyball.pipeline.run.worker import Order
+from flyball.pipeline.run.worker import WorkerSpec
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -19,9 +19,9 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 @pytest.mark.parametrize("name", ["pipeline.toml", "hierarchy/lyon.toml", "hierarchy/country.toml"])
 def test_an_order_comes_out_of_its_file_as_it_went_in(tmp_path: Path, name: str) -> None:
     config = load_toml(EXAMPLES / name, RunConfig).pipeline
-    order = Order("sqlite:///x.db", config, tmp_path, tuple(sys.path))
+    order = WorkerSpec("sqlite:///x.db", config, tmp_path, tuple(sys.path))
     order.save(tmp_path / "order")
-    assert Order.load(tmp_path / "order") == order
+    assert WorkerSpec.load(tmp_path / "order") == order
 
 
 PINNED = """

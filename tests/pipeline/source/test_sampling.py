@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flyball.pipeline.source.sampling import EventSample, place_hashes, quantile, rate
+from flyball.pipeline.source.sampling import EventSample, origin_hashes, quantile, rate
 from flyball.pipeline.sql.columns import EVENT, MALFORMED, Columns
 
 COLUMNS = Columns.parse("load double, event_time double")
@@ -50,7 +50,7 @@ def test_every_event_has_the_same_chance() -> None:
 
 def test_neighbouring_places_and_partitions_are_drawn_independently() -> None:
     offsets = np.arange(100_000)
-    bits = np.stack([place_hashes(np.full(offsets.size, partition), offsets) for partition in range(3)])
+    bits = np.stack([origin_hashes(np.full(offsets.size, partition), offsets) for partition in range(3)])
     uniform = bits.astype(np.float64) / 2.0**64
     assert abs(uniform.mean() - 0.5) < 5 / np.sqrt(12 * uniform.size)
     for other in (uniform[1], uniform[2], np.roll(uniform[0], 1)):

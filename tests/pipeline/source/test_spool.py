@@ -176,8 +176,8 @@ def test_a_run_on_a_queue_is_killed_and_has_every_message_once(amqp_url: str, tm
     fill(amqp_url, queue, count // 2, count // 2 + 500)  # so it has something to move when it is killed
     with suppress(ProcessLookupError):  # what it said is told below
         os.killpg(killed.pid, signal.SIGKILL)
-    _, told = killed.communicate()
-    assert killed.returncode == -signal.SIGKILL, told
+    _, stderr = killed.communicate()
+    assert killed.returncode == -signal.SIGKILL, stderr
     assert len(result_ids(log_url)) < count // 2
     fill(amqp_url, queue, count // 2 + 500, count + 20)  # the last ones only carry event time on
     again = start(config)
@@ -185,9 +185,9 @@ def test_a_run_on_a_queue_is_killed_and_has_every_message_once(amqp_url: str, tm
     while again.poll() is None and len(result_ids(log_url)) < len(wanted):
         time.sleep(0.05)
     again.terminate()
-    answer, told = again.communicate()
-    assert again.returncode == 0, told
-    assert "continues here" in told
+    answer, stderr = again.communicate()
+    assert again.returncode == 0, stderr
+    assert "continues here" in stderr
     assert result_ids(log_url)[: len(wanted)] == wanted
     document = json.loads(answer)
     assert (document["lost"], document["duplicated"], document["disordered"], document["late"]) == (0, 0, 0, 0)

@@ -18,7 +18,7 @@ import pytest
 from flyball.brokers.log_reader import open_log_reader
 from flyball.pipeline.combine.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config.pipeline import PipelineConfig
-from flyball.pipeline.logs.levels import QueueLevels, Wanted, cursor_name, lanes_name, last_bodies
+from flyball.pipeline.logs.levels import LanesRequest, QueueLevels, cursor_name, lanes_name, last_bodies
 from flyball.pipeline.logs.marks import END_OF_INPUT
 from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.source.datasource import LogStreamReader
@@ -117,7 +117,7 @@ class Rig:
         self.splitter = self._new_splitter()
 
     def set_lanes(self, count: int) -> None:
-        self.sinks.tell(lanes_name("results"), b'{"lanes": %d}' % count)
+        self.sinks.append_unsequenced(lanes_name("results"), b'{"lanes": %d}' % count)
         self.lanes += [Lane(self, lane) for lane in range(len(self.lanes), count)]
 
     def run_dry(self) -> None:
@@ -302,9 +302,9 @@ def test_balancing_can_be_turned_off_and_on_while_it_runs(tmp_path: Path) -> Non
 
         run(5, lanes=2)
         assert run(20)[1] < 0.4  # it stands still
-        rig.sinks.tell(lanes_name("results"), Wanted(balance=False).to_json())
+        rig.sinks.append_unsequenced(lanes_name("results"), LanesRequest(balance=False).to_json())
         assert run(5) == (0.5, 0.5)
-        rig.sinks.tell(lanes_name("results"), Wanted(balance=True).to_json())
+        rig.sinks.append_unsequenced(lanes_name("results"), LanesRequest(balance=True).to_json())
         assert run(20)[1] < 0.4
         assert len(rig.splitter.weights) == 2
     finally:

@@ -67,7 +67,7 @@ def grouped(
     return found
 
 
-def told(messages: Iterable[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+def key_fields(messages: Iterable[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
     picked = [tuple(message.get(name) for name in ("window_start", "window_end", *names)) for message in messages]
     return sorted(picked, key=str)
 
@@ -107,7 +107,7 @@ def test_threshold(
             expected.append({"window_start": start, "window_end": start + 10, "value": value, "group": group})
     assert expected
     got = [{**message, "group": tuple(message[name] for name in group_by)} for message in messages]
-    assert told(got, "group") == told(expected, "group")
+    assert key_fields(got, "group") == key_fields(expected, "group")
     values = {(one["window_start"], one["group"]): one["value"] for one in expected}
     assert {(one["window_start"], one["group"]): one["value"] for one in got} == pytest.approx(values)
     assert [one["window_end"] for one in got] == sorted(one["window_end"] for one in got)
@@ -125,7 +125,7 @@ def test_rate_of_change_is_the_slope_of_the_best_line(spark: SparkSession, tmp_p
         if slope is not None and slope > 0.3:
             expected.append({"window_start": start, "window_end": start + 8, "host": group[0], "value": slope})
     assert expected
-    assert told(messages, "host") == told(expected, "host")
+    assert key_fields(messages, "host") == key_fields(expected, "host")
     by_place = {(one["window_start"], one["host"]): one["value"] for one in expected}
     assert {(one["window_start"], one["host"]): one["value"] for one in messages} == pytest.approx(
         by_place, rel=1e-6

@@ -24,14 +24,14 @@ from flyball.brokers.log_reader import open_log_reader
 from flyball.errors import require
 from flyball.pipeline import policy
 from flyball.pipeline.combine.cursors import Cursor, ResultQueues
-from flyball.pipeline.combine.reorder_buffer import Holding, Key
+from flyball.pipeline.combine.reorder_buffer import Key, ReorderBuffer
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs import row_batch as entry
 from flyball.pipeline.logs.levels import cursor_body, cursor_name, last_bodies
 from flyball.pipeline.logs.totals import Totals
 from flyball.pipeline.logs.writer import LogSinks
-from flyball.pipeline.policy import FeedProgress, Feeds, LaneProgress, Merge
-from flyball.pipeline.run.step_thread import Stepping
+from flyball.pipeline.policy import LaneProgress, Merge, UpstreamProgress, Upstreams
+from flyball.pipeline.run.step_thread import StepThread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +44,7 @@ _MARK_EVERY_S = 1.0  # of event time
 
 @dataclass(frozen=True, slots=True)
 class CombinerSettings:
-    """`end_mark_s`: how far event time runs on, past the latest event, when the input has ended. `fed_by`: the
+    """`end_mark_s`: how far event time runs on, past the latest event, when the input has ended. `upstream`: the
     pipelines that write the input, whose marks then count instead of `watermark_s`."""
 
     results: str
@@ -52,10 +52,10 @@ class CombinerSettings:
     event_time: str
     watermark_s: float
     timeout_s: float
-    hold_bytes: int
+    reorder_bytes: int
     end_mark_s: float
-    fed_by: tuple[str, ...] = ()
-    fed_timeout_s: float = 60.0
+    upstream: tuple[str, ...] = ()
+    upstream_timeout_s: float = 60.0
 
     @classmethod
     def of(cls, config: PipelineConfig) -> CombinerSettings:
@@ -65,10 +65,10 @@ class CombinerSettings:
             event_time=config.event_time,
             watermark_s=config.watermark_s,
             timeout_s=config.lanes.timeout_s,
-            hold_bytes=config.lanes.hold_bytes,
+            reorder_bytes=config.lanes.reorder_bytes,
             end_mark_s=config.longest_window_s,
-            fed_by=config.fed_by,
-            fed_timeout_s=config.fed_timeout_s,
+            upstream=config.upstream,
+            upstream_timeout_s=config.upstream_timeout_s,
         )
 
 
@@ -85,10 +85,10 @@ class Combiner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url, self._sinks, self._settings, self._clock = url, sinks, settings, clock
-        self._holding = Holding(settings.event_time, settings.hold_bytes, folder)
+        self._buffer = ReorderBuffer(settings.event_time, settings.reorder_bytes, folder)
         self._queues = ResultQueues(url, settings.results)
         self._merge = Merge({lane: LaneProgress() for lane in lanes})
-        self._feeds = policy.feeds_of(settings.fed_by)
+        self._upstreams = policy.upstreams_of(settings.upstream)
         self._marked_s = -math.inf
         self._ended = False
         self._number = 0
@@ -96,9 +96,9 @@ class Combiner:
         self._latest_s = -math.inf
         self._late_rows: list[pa.Table] = []
         self._schema: pa.Schema | None = None
-        self._told: dict[int, int] = {}
-        self._let_go_s = -math.inf
-        self._thread = Stepping("combiner", self.step, _IDLE_S)
+        self._published: dict[int, int] = {}
+        self._released_s = -math.inf
+        self._thread = StepThread("combiner", self.step, _IDLE_S)
 
     # --- as a thread
 
@@ -113,7 +113,7 @@ class Combiner:
     def stop(self) -> None:
         self._thread.stop()
         self._queues.close()
-        self._holding.close()
+        self._buffer.close()
 
     def drain(self) -> None:
         """Wait until everything that is in the result queues now has been taken in."""
@@ -141,8 +141,8 @@ class Combiner:
         return self._ended
 
     @property
-    def held_rows(self) -> int:
-        return self._holding.rows
+    def buffered_rows(self) -> int:
+        return self._buffer.rows
 
     def open(self) -> None:
         """Prepare the logs and go on where an earlier combiner stopped."""
@@ -164,11 +164,11 @@ class Combiner:
         self._merge, lane = policy.next_lane(self._merge, self._queues.waiting, now_s, timeout_s)
         if lane is not None:
             self._take(lane)
-        elif self._until_s() <= self._let_go_s:
-            self._tell_cursor()
+        elif self._until_s() <= self._released_s:
+            self._publish_cursor()
             return False
-        self._let_go()
-        self._tell_cursor()
+        self._release()
+        self._publish_cursor()
         return True
 
     def _take(self, lane: int) -> None:
@@ -178,14 +178,14 @@ class Combiner:
         offset, (header, rows) = taken
         cursor = self._queues.cursor(lane)
         self._schema = rows.schema
-        self._hold(cursor, offset, rows)
+        self._add_to_buffer(cursor, offset, rows)
         if "mark" not in header:
             return  # more of the batch follows
         cursor.totals = Totals(**header["totals"])
         latest_s = header["latest_s"]
         if latest_s is not None:
             self._latest_s = max(self._latest_s, latest_s)
-        self._merge = policy.took(
+        self._merge = policy.add_entry(
             self._merge,
             lane,
             header["mark"],
@@ -193,50 +193,50 @@ class Combiner:
             header["members"],
             header["last"],
         )
-        self._feeds = policy.told(self._feeds, header["mark"], header["marks"])
+        self._upstreams = policy.with_marks(self._upstreams, header["mark"], header["marks"])
         for member in self._merge.lanes:
             self._queues.cursor(member)
 
     def _until_s(self) -> float:
         """Rows up to this event time may go: nothing older is still to come. Infinite: the input has ended."""
         settings = self._settings
-        if not settings.fed_by:
+        if not settings.upstream:
             return self._merge.latest_s - settings.watermark_s
-        self._feeds, until_s = policy.settled_s(
-            self._feeds, self._merge.settled, self._clock(), settings.fed_timeout_s
+        self._upstreams, until_s = policy.settled_time_s(
+            self._upstreams, self._merge.settled, self._clock(), settings.upstream_timeout_s
         )
-        if until_s == math.inf and not policy.all_ended(self._feeds):
+        if until_s == math.inf and not policy.all_ended(self._upstreams):
             # Of the others there is nothing left to judge, but one that was given up may still come back.
             return self._latest_s + settings.end_mark_s
         return until_s
 
-    def _hold(self, cursor: Cursor, offset: int, rows: pa.Table) -> None:
-        late = self._holding.add(rows)
+    def _add_to_buffer(self, cursor: Cursor, offset: int, rows: pa.Table) -> None:
+        late = self._buffer.add(rows)
         if late.num_rows:
             self._late_rows.append(late)
         if late.num_rows < rows.num_rows:
             import pyarrow.compute as pc
 
-            cursor.held.append((offset, pc.max(rows[self._settings.event_time]).as_py()))
+            cursor.unreleased.append((offset, pc.max(rows[self._settings.event_time]).as_py()))
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Write every row whose turn it is; when the input has ended, all of them and a mark that says so."""
         if self._late_rows:
             rows = self._late_rows[0] if len(self._late_rows) == 1 else _joined(self._late_rows)
             self._late += rows.num_rows
             self._late_rows = []
-            self._write(rows, self._holding.gone, late=rows.num_rows)
+            self._write(rows, self._buffer.released, late=rows.num_rows)
         until_s = self._until_s()
-        ordered = self._holding.release(until_s)
+        ordered = self._buffer.release(until_s)
         pieces = [] if ordered is None else list(entry.slices(ordered))
         for number, piece in enumerate(pieces):
             if number == len(pieces) - 1:
                 for cursor in self._queues.cursors:
-                    cursor.let_go(until_s)
+                    cursor.drop_released(until_s)
             whole = number == len(pieces) - 1 and until_s < math.inf
-            self._write(piece, self._holding.key_of_last(piece), mark_s=until_s if whole else None)
+            self._write(piece, self._buffer.key_of_last(piece), mark_s=until_s if whole else None)
         self._mark(until_s)
-        self._let_go_s = until_s if until_s < math.inf else self._until_s()
+        self._released_s = until_s if until_s < math.inf else self._until_s()
 
     def _mark(self, until_s: float) -> None:
         """Say how far event time has come where no rows say it: windows close although nothing passed the filter.
@@ -244,24 +244,30 @@ class Combiner:
         if until_s == math.inf:
             # Should input follow after all, it goes on from the last event.
             self._merge = replace(self._merge, latest_s=self._latest_s)
-            self._feeds = policy.ended_at(self._feeds, self._latest_s)
+            self._upstreams = policy.ended_at(self._upstreams, self._latest_s)
         if self._schema is None or not math.isfinite(self._latest_s):
             return
         none = self._schema.empty_table()
         if until_s == math.inf:
-            self._write(none, self._holding.gone, mark_s=self._latest_s + self._settings.end_mark_s, ends=True)
+            self._write(none, self._buffer.released, mark_s=self._latest_s + self._settings.end_mark_s, ends=True)
         elif until_s - self._marked_s >= _MARK_EVERY_S:
-            self._write(none, self._holding.gone, mark_s=until_s)
+            self._write(none, self._buffer.released, mark_s=until_s)
 
     def _write(
-        self, rows: pa.Table, gone: Key, *, late: int = 0, mark_s: float | None = None, ends: bool = False
+        self, rows: pa.Table, released: Key, *, late: int = 0, mark_s: float | None = None, ends: bool = False
     ) -> None:
         self._ended = ends
         if mark_s is not None:
-            gone = self._holding.shut_before(mark_s, gone)
+            released = self._buffer.close_before(mark_s, released)
             if not ends:
                 self._marked_s = mark_s
-        header = {"number": self._number, "late": late, "mark_s": mark_s, "ends": ends, "state": self._state(gone)}
+        header = {
+            "number": self._number,
+            "late": late,
+            "mark_s": mark_s,
+            "ends": ends,
+            "state": self._state(released),
+        }
         body = entry.encode(header, rows)
         self._sinks.append(self._settings.results, _PRODUCER, self._number, [body])
         self._copy_late(entry.Entry(header, rows))
@@ -274,26 +280,26 @@ class Combiner:
             bodies = [orjson.dumps(row) for row in rows.to_pylist()]
             self._sinks.append(self._settings.late, _PRODUCER, written.header["number"], bodies)
 
-    def _tell_cursor(self) -> None:
+    def _publish_cursor(self) -> None:
         """Say how much of each queue has been taken, and what may go of it has gone: admission goes by it."""
-        taken = self._queues.taken_bytes
-        if taken != self._told:
-            self._sinks.tell(cursor_name(self._settings.results), cursor_body(taken))
-            self._told = taken
+        taken = self._queues.read_bytes
+        if taken != self._published:
+            self._sinks.append_unsequenced(cursor_name(self._settings.results), cursor_body(taken))
+            self._published = taken
 
     # --- what survives
 
-    def _state(self, gone: Key) -> dict[str, Any]:
+    def _state(self, released: Key) -> dict[str, Any]:
         merge = asdict(self._merge)
         merge["lanes"] = [
             (lane, progress["mark"], progress["given_up"]) for lane, progress in merge["lanes"].items()
         ]
         return {
-            "gone": gone,
+            "gone": released,
             "late": self._late,
             "latest_s": self._latest_s,
             "merge": merge,
-            "feeds": asdict(self._feeds),
+            "feeds": asdict(self._upstreams),
             "marked_s": self._marked_s,
             "queues": self._queues.state(),
         }
@@ -305,7 +311,7 @@ class Combiner:
         self._late = state["late"]
         self._latest_s = state["latest_s"]
         self._schema = last.rows.schema
-        self._holding.gone = (state["gone"][0], state["gone"][1], state["gone"][2])
+        self._buffer.released = (state["gone"][0], state["gone"][1], state["gone"][2])
         merge = state["merge"]
         self._merge = Merge(
             {lane: LaneProgress(at, None, given_up) for lane, at, given_up in merge["lanes"]},
@@ -315,21 +321,21 @@ class Combiner:
         )
         self._marked_s = state["marked_s"]
         feeds = state["feeds"]
-        known = {name: FeedProgress(**one) for name, one in feeds["sources"].items()}
+        known = {name: UpstreamProgress(**one) for name, one in feeds["sources"].items()}
         # The config may name others now. How long one has been silent is judged anew: clocks start at zero.
-        self._feeds = Feeds(
+        self._upstreams = Upstreams(
             {
                 name: replace(known.get(name, one), missing_since_s=None)
-                for name, one in self._feeds.sources.items()
+                for name, one in self._upstreams.sources.items()
             },
             tuple((tick, marks) for tick, marks in feeds["ahead"]),
             feeds["until_s"],
         )
         for cursor, offset, rows in self._queues.restore(state["queues"]):
-            self._hold(cursor, offset, rows)
+            self._add_to_buffer(cursor, offset, rows)
         self._late_rows = []  # they have gone already, in order or as late
         self._copy_late(last)
-        self._let_go()
+        self._release()
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Where the combiner is in each lane's result queue: what was read ahead, taken, and is still needed."""
+"""The combiner's positions in the lanes' result queues: what is fetched ahead, read, and still needed."""
 
 from __future__ import annotations
 
@@ -26,26 +26,30 @@ class ResultsLost(FlyballError, LookupError):
 
 @dataclass(slots=True)
 class Cursor:
-    """Of one result queue. `next`: offset to take next; `place`: (batch, piece) taken last; `taken_bytes`: so far.
-    `held`: (offset, latest event time) of entries with rows that have not gone yet. `ready`: read, not taken."""
+    """The combiner's position in one result queue.
+
+    `next`: offset of the next entry; `last_piece`: (batch, piece) of the last one; `read_bytes`: read so far;
+    `unreleased`: (offset, latest event time) of entries that still have rows in the reorder buffer; `ready`:
+    entries that were fetched ahead.
+    """
 
     next: int = 0
-    place: tuple[int, int] = (-1, -1)
-    taken_bytes: int = 0
+    last_piece: tuple[int, int] = (-1, -1)
+    read_bytes: int = 0
     totals: Totals = field(default_factory=Totals)
-    held: list[tuple[int, float]] = field(default_factory=list)
+    unreleased: list[tuple[int, float]] = field(default_factory=list)
     ready: deque[tuple[int, bytes]] = field(default_factory=deque)
     fetched: int = 0
     ready_bytes: int = 0
 
     @property
-    def keep(self) -> int:
-        """From here on the queue's log is still needed."""
-        return min((offset for offset, _ in self.held), default=self.next)
+    def first_needed(self) -> int:
+        """Offset from which the queue's log is still needed."""
+        return min((offset for offset, _ in self.unreleased), default=self.next)
 
-    def let_go(self, until_s: float) -> None:
-        """Every row up to that event time has gone."""
-        self.held = [(offset, latest_s) for offset, latest_s in self.held if latest_s > until_s]
+    def drop_released(self, until_s: float) -> None:
+        """Forget entries whose rows were all released up to that event time."""
+        self.unreleased = [(offset, latest_s) for offset, latest_s in self.unreleased if latest_s > until_s]
 
 
 class ResultQueues:
@@ -67,16 +71,16 @@ class ResultQueues:
         return list(self._cursors.values())
 
     @property
-    def taken_bytes(self) -> dict[int, int]:
-        return {lane: cursor.taken_bytes for lane, cursor in self._cursors.items()}
+    def read_bytes(self) -> dict[int, int]:
+        return {lane: cursor.read_bytes for lane, cursor in self._cursors.items()}
 
     @property
     def waiting(self) -> list[int]:
-        """Lanes of which an entry can be taken."""
+        """Lanes that have an entry ready."""
         return [lane for lane, cursor in self._cursors.items() if cursor.ready]
 
     def end(self, lane: int) -> int:
-        """Where the queue ends now. Others than the combiner's thread may ask: readers belong to one thread."""
+        """End offset of the queue, read with a reader of its own: readers belong to one thread."""
         with open_log_reader(self._url, queue_name(self._results, lane)) as reader:
             return _bounds(reader)[1]
 
@@ -97,36 +101,35 @@ class ResultQueues:
                     break
 
     def take(self, lane: int) -> tuple[int, entry.Entry] | None:
-        """The next entry of a lane and its offset. None: it had been taken before, for a broker that does not drop
-        repeats took it twice."""
+        """The next entry of a lane and its offset, or None for a repeat (some brokers do not drop them)."""
         cursor = self._cursors[lane]
         offset, body = cursor.ready.popleft()
         cursor.ready_bytes -= len(body)
         cursor.next = offset + 1
         found = entry.decode(body)
-        cursor.taken_bytes = found.header["before"] + len(body)
-        place = (found.header["batch"], found.header["piece"])
-        if place <= cursor.place:
+        cursor.read_bytes = found.header["before"] + len(body)
+        last_piece = (found.header["batch"], found.header["piece"])
+        if last_piece <= cursor.last_piece:
             return None
-        cursor.place = place
+        cursor.last_piece = last_piece
         return offset, found
 
     def state(self) -> list[Any]:
         return [
-            (lane, cursor.next, cursor.keep, cursor.place, cursor.taken_bytes, asdict(cursor.totals))
+            (lane, cursor.next, cursor.first_needed, cursor.last_piece, cursor.read_bytes, asdict(cursor.totals))
             for lane, cursor in self._cursors.items()
         ]
 
     def restore(self, state: list[Any]) -> Iterator[tuple[Cursor, int, pa.Table]]:
-        """Go on from there: entries that had been taken come again, for their rows that had not gone."""
-        for lane, following, keep, place, taken_bytes, totals in state:
+        """Continue from a stored state; yields again the entries whose rows were not all released."""
+        for lane, following, first_needed, last_piece, read_bytes, totals in state:
             cursor = self.cursor(lane)
             cursor.next = cursor.fetched = following
-            cursor.place = (place[0], place[1])
-            cursor.taken_bytes, cursor.totals = taken_bytes, Totals(**totals)
-            if keep < following:
-                self._refuse_loss(lane, _bounds(self._readers[lane])[0], keep)
-                for offset, body in self._bodies(lane, keep, following):
+            cursor.last_piece = (last_piece[0], last_piece[1])
+            cursor.read_bytes, cursor.totals = read_bytes, Totals(**totals)
+            if first_needed < following:
+                self._refuse_loss(lane, _bounds(self._readers[lane])[0], first_needed)
+                for offset, body in self._bodies(lane, first_needed, following):
                     yield cursor, offset, entry.decode(body).rows
 
     def close(self) -> None:

@@ -36,14 +36,14 @@ class _Run:
         return int(self.rows.num_rows) - self.at
 
 
-class Holding:
+class ReorderBuffer:
     """`most_bytes` bounds the rows in memory; beyond it they are written, sorted, to files in `folder`."""
 
     def __init__(self, event_time: str, most_bytes: int, folder: Path) -> None:
         self._event_time, self._most_bytes, self._folder = event_time, most_bytes, folder
         self._runs: list[_Run] = []
         self._files = 0
-        self.gone = BEFORE_ALL
+        self.released = BEFORE_ALL
         """the last row that was taken out, or the time that was closed after it"""
 
     @property
@@ -64,7 +64,7 @@ class Holding:
         if rows.num_rows == 0:
             return rows
         ordered = self._sorted(rows)
-        late = self._after(ordered, self.gone)
+        late = self._after(ordered, self.released)
         if late < ordered.num_rows:
             kept = ordered.slice(late)
             self._runs.append(_Run(kept, kept[self._event_time].to_numpy()))
@@ -87,13 +87,13 @@ class Holding:
         if not parts:
             return None
         rows = parts[0] if len(parts) == 1 else self._sorted(pa.concat_tables(parts))
-        self.gone = max(self.gone, self._key(rows, rows.num_rows - 1))
+        self.released = max(self.released, self._key(rows, rows.num_rows - 1))
         return rows
 
-    def shut_before(self, mark_s: float, gone: Key) -> Key:
+    def close_before(self, mark_s: float, released: Key) -> Key:
         """Rows older than this come too late from now on, also where none has been taken out; the key of it."""
-        closed = max(gone, (mark_s, -1, -1))
-        self.gone = max(self.gone, closed)
+        closed = max(released, (mark_s, -1, -1))
+        self.released = max(self.released, closed)
         return closed
 
     def key_of_last(self, rows: pa.Table) -> Key:

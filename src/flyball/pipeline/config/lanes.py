@@ -34,7 +34,7 @@ class LanesConfig(StrictModel):
     timeout_s: Annotated[
         float, Field(gt=0, description="How long the combiner waits for a lane that has fallen silent")
     ] = 30.0
-    hold_bytes: Annotated[
+    reorder_bytes: Annotated[
         int, Field(gt=0, description="Memory for results that wait for their turn; more goes to disk")
     ] = 64_000_000
 

@@ -53,8 +53,8 @@ class PipelineConfig(StrictModel):
     feeds: Annotated[
         tuple[str, ...], Field(description="Channels of rules that are another pipeline's input")
     ] = ()
-    fed_by: Annotated[tuple[str, ...], Field(description="Names of the pipelines that write the input")] = ()
-    fed_timeout_s: Annotated[
+    upstream: Annotated[tuple[str, ...], Field(description="Names of the pipelines that write the input")] = ()
+    upstream_timeout_s: Annotated[
         float, Field(gt=0, allow_inf_nan=False, description="How long to wait for one of them that falls silent")
     ] = 60.0
     runner: Annotated[
@@ -110,11 +110,11 @@ class PipelineConfig(StrictModel):
                 "feeds needs a name, by which the next pipeline tells this one from others; "
                 'give this pipeline one, such as name = "lyon"'
             )
-        if len(set(self.fed_by)) != len(self.fed_by):
-            raise ValueError(f"fed_by names a pipeline twice: {', '.join(self.fed_by)}; remove one")
+        if len(set(self.upstream)) != len(self.upstream):
+            raise ValueError(f"upstream names a pipeline twice: {', '.join(self.upstream)}; remove one")
 
     @property
-    def told_as(self) -> str:
+    def producer_name(self) -> str:
         """What this pipeline is called where several write: pipelines on one broker differ in their results."""
         return self.name or self.results
 

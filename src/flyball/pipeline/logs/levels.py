@@ -59,14 +59,14 @@ def last_bodies(reader: LogReader, most: int = _TAIL) -> list[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was asked for last, while it ran, by the log of `lanes_name`; None: what the config says."""
+class LanesRequest:
+    """The last change of lanes that was requested at run time; None: as the config says."""
 
     lanes: int | None = None
     balance: bool | None = None
 
     @classmethod
-    def read(cls, reader: LogReader) -> Wanted:
+    def read(cls, reader: LogReader) -> LanesRequest:
         try:
             for body in last_bodies(reader, 1):
                 return cls(**json.loads(body))
@@ -78,30 +78,30 @@ class Wanted:
         return json.dumps(asdict(self)).encode()
 
 
-def wanted_lanes(reader: LogReader, otherwise: int) -> int:
-    """As many lanes as were asked for last."""
-    lanes = Wanted.read(reader).lanes
+def requested_lanes(reader: LogReader, otherwise: int) -> int:
+    """The number of lanes that was requested last."""
+    lanes = LanesRequest.read(reader).lanes
     return otherwise if lanes is None else lanes
 
 
-def cursor_body(taken_bytes: dict[int, int]) -> bytes:
-    return json.dumps({"taken": taken_bytes}).encode()
+def cursor_body(read_bytes: dict[int, int]) -> bytes:
+    return json.dumps({"taken": read_bytes}).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Of one result queue: what it ever took, what is still in it, and what the lane's last batch was like."""
+    """Fill of one result queue, and figures of the last batch that was written to it."""
 
     appended_bytes: int = 0
     queued_bytes: int = 0
     events: int = 0
-    """that all its entries come from"""
+    """input events of all entries ever written"""
     batch_events: int = 0
     batch_s: float | None = None
     cycle: tuple[int, float] | None = None
     """events and seconds of the batch before, from its planning to its end"""
     taken: int = 0
-    """of all that ticks ever gave to the lane, so much is in its entries"""
+    """events of the lane's ticks that its entries cover, in total"""
     batch: int = -1
     mark: int | None = None
     """the last complete tick; None: the batch is still being written"""

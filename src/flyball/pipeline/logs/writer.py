@@ -42,7 +42,7 @@ class LogSinks:
     def add(self, log: str, producer: str | None, max_bytes: int | None = None) -> None:
         """Make sure the log exists and prepare to append to it under that producer's name.
 
-        Without a producer only `tell` appends, which drops no repeats. Who asks again gets the same sender.
+        Without a producer only `append_unsequenced` can append; it drops no repeats.
         """
         if (log, producer) in self._senders:
             return
@@ -60,7 +60,7 @@ class LogSinks:
         if failed is not None:
             raise SinkFailed(f"log {log!r} did not take all rows of batch {batch}: {failed}") from failed
 
-    def tell(self, log: str, body: bytes) -> None:
+    def append_unsequenced(self, log: str, body: bytes) -> None:
         """Append one body that may as well stand there twice."""
         (result,) = self._run(self._senders[log, None].send_batch([Message(body)]))
         if result.error is not None:

@@ -201,7 +201,7 @@ class LaneDelay:
     A batch that is overdue tells before its end that the rate has fallen: what waited when the one before it ended
     has not been done since.
 
-    >>> lane = LaneDelay().after_batch(0.0, events=1000, took_s=0.5).seen(0.0, 3000).seen(0.2, 1000)
+    >>> lane = LaneDelay().with_batch(0.0, events=1000, took_s=0.5).seen(0.0, 3000).seen(0.2, 1000)
     >>> lane.predicted_s, lane.seen(3.0, 4000).now_s
     (1.0, 4.0)
     """
@@ -216,7 +216,7 @@ class LaneDelay:
     waited: int | None = None
     """Events that waited then; None: not looked at yet."""
 
-    def after_batch(self, now_s: float, events: int, took_s: float) -> LaneDelay:
+    def with_batch(self, now_s: float, events: int, took_s: float) -> LaneDelay:
         rate = ewma(self.rate, events / took_s, _KEEP_RATE)
         return replace(self, rate=rate, times=self.times.after(now_s, took_s), ended_s=now_s, waited=None)
 
@@ -261,10 +261,10 @@ def without_laggards(weights: Sequence[float], delays_s: Sequence[float | None])
     return tuple(weight / total for weight in kept) if total > 0 else tuple(weights)
 
 
-def joined_by(weights: Mapping[int, float], lanes: Sequence[int]) -> tuple[float, ...]:
+def with_joined(weights: Mapping[int, float], lanes: Sequence[int]) -> tuple[float, ...]:
     """Weights for lanes of which some are new: those get an equal share, the others keep their proportions.
 
-    >>> joined_by({0: 0.75, 1: 0.25}, [0, 1, 2, 3])
+    >>> with_joined({0: 0.75, 1: 0.25}, [0, 1, 2, 3])
     (0.375, 0.125, 0.25, 0.25)
     """
     known = sum(weights[lane] for lane in lanes if lane in weights)

@@ -1,4 +1,4 @@
-"""Whose results the combiner takes next, how far event time is settled, whom it stops waiting for."""
+"""Which lane the combiner reads next, how far event time is complete, and which lanes it no longer waits for."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class LaneProgress:
-    """How far a lane's results go: every tick up to `mark` is complete. `missing_since_s`: it keeps others waiting
-    since then. `given_up`: too long, so nobody waits until it has caught up."""
+    """Progress of a lane: every tick up to `mark` is complete. `missing_since_s`: since when others wait for it.
+    `given_up`: the wait was too long; it does not count until it has caught up."""
 
     mark: int = -1
     missing_since_s: float | None = None
@@ -19,9 +19,9 @@ class LaneProgress:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """What the combiner remembers about order.
+    """The combiner's state of ordering.
 
-    `settled`: every result of every tick up to it has been taken (but those of lanes given up). `latest_s`: the
+    `settled`: every result of every tick up to it was read (except of lanes given up). `latest_s`: the
     latest event time among events of settled ticks. `ahead`: (mark, latest event time) of entries beyond that.
     """
 
@@ -32,11 +32,11 @@ class Merge:
 
 
 def next_lane(merge: Merge, waiting: Collection[int], now_s: float, timeout_s: float) -> tuple[Merge, int | None]:
-    """Whose next entry to take: the lane that is farthest behind, ties by number, so that the order depends on
-    the entries and not on when they came. None: wait, for that lane has none yet.
+    """The lane to read next: the one farthest behind, ties by number, so that the order depends on the entries
+    and not on their arrival. None: wait, because that lane has no entry yet.
 
-    A lane that keeps others waiting for longer than `timeout_s` is given up; its entries are taken whenever they
-    come, and it counts again when it has caught up.
+    A lane for which others wait longer than `timeout_s` is given up; its entries are read whenever they arrive,
+    and it counts again when it has caught up.
 
     >>> merge = Merge({0: LaneProgress(mark=5), 1: LaneProgress(mark=3)})
     >>> merge, lane = next_lane(merge, [0], now_s=10.0, timeout_s=2.0)
@@ -65,17 +65,17 @@ def next_lane(merge: Merge, waiting: Collection[int], now_s: float, timeout_s: f
     return _settled(replace(merge, lanes=lanes)), None
 
 
-def took(
+def add_entry(
     merge: Merge, lane: int, mark: int, latest_s: float | None, members: Collection[int], last: bool
 ) -> Merge:
-    """An entry of a lane was taken: it completes its ticks up to `mark`; `members` are the lanes of that tick.
+    """Add an entry of a lane: it completes the lane's ticks up to `mark`; `members` are the lanes of that tick.
 
-    A lane joins when it is first named, owing everything after what is settled, and leaves with its `last` entry.
+    A lane joins when it is first named, at the settled tick, and leaves with its `last` entry.
 
-    >>> merge = took(Merge({0: LaneProgress()}), 0, 0, 50.0, members=[0, 1], last=False)
+    >>> merge = add_entry(Merge({0: LaneProgress()}), 0, 0, 50.0, members=[0, 1], last=False)
     >>> merge.settled, merge.latest_s
     (-1, -inf)
-    >>> merge = took(merge, 1, 0, 40.0, members=[0, 1], last=False)
+    >>> merge = add_entry(merge, 1, 0, 40.0, members=[0, 1], last=False)
     >>> merge.settled, merge.latest_s
     (0, 50.0)
     """
@@ -92,7 +92,7 @@ def took(
 
 
 def _settled(merge: Merge) -> Merge:
-    """Move `settled` as far as the lanes that count allow, and those that caught up count again."""
+    """Advance `settled` to the least complete tick of the lanes that count; lanes that caught up count again."""
     live = [progress.mark for progress in merge.lanes.values() if not progress.given_up]
     settled = max(merge.settled, min(live, default=merge.settled))
     lanes = {

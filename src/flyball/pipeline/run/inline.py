@@ -18,7 +18,7 @@ from flyball.brokers.log_reader import open_log_reader
 from flyball.errors import InvalidValue
 from flyball.pipeline.combine.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config.pipeline import PipelineConfig
-from flyball.pipeline.logs.levels import Wanted, lanes_name
+from flyball.pipeline.logs.levels import LanesRequest, lanes_name
 from flyball.pipeline.logs.totals import Totals
 from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.run.checkpoint import last_offset
@@ -101,7 +101,7 @@ class InlinePipeline:
         check_lane_count(count)
         for lane in range(count):
             self._lanes.open(lane)
-        self._sinks.tell(lanes_name(self._config.results), Wanted(lanes=count).to_json())
+        self._sinks.append_unsequenced(lanes_name(self._config.results), LanesRequest(lanes=count).to_json())
 
     def set_balance(self, balance: bool) -> None:
         raise InvalidValue(

@@ -26,13 +26,13 @@ from flyball.file_lock import lock_file
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs import row_batch as entry
 from flyball.pipeline.logs.levels import (
+    LanesRequest,
     Level,
     QueueLevels,
-    Wanted,
     lanes_name,
     last_bodies,
+    requested_lanes,
     rules_name,
-    wanted_lanes,
 )
 from flyball.pipeline.logs.totals import Totals
 from flyball.pipeline.logs.writer import LogSinks
@@ -41,7 +41,7 @@ from flyball.pipeline.run.polling import POLL_S, wait_until
 from flyball.pipeline.run.queries import PipelineFailed
 from flyball.pipeline.run.spark_submit import is_submitted, leave_gateway, submitted_settings
 from flyball.pipeline.run.supervisor import Supervisor
-from flyball.pipeline.run.worker import COMBINER, RULES, SPLITTER, Order, command, lane_role
+from flyball.pipeline.run.worker import COMBINER, RULES, SPLITTER, WorkerSpec, command, lane_role
 from flyball.pipeline.sinks import Sinks
 from flyball.pipeline.split.splitter import declare_ticks
 from flyball.pipeline.split.ticks import Tick, ticks_name
@@ -91,9 +91,9 @@ class ProcessPipeline:
         self._supervisor.open()
         settings = submitted_settings()
         leave_gateway()
-        Order(self._url, config, self._folder, tuple(sys.path), settings).save(self._order)
+        WorkerSpec(self._url, config, self._folder, tuple(sys.path), settings).save(self._order)
         self._alerts.start()
-        lanes = {*range(self._wanted_lanes()), *self._unfinished()}
+        lanes = {*range(self._requested_lanes()), *self._unfinished()}
         names = [*map(lane_role, sorted(lanes)), *([RULES] if config.rules else []), COMBINER, SPLITTER]
         self._run(names)
         self._written.start()
@@ -111,7 +111,7 @@ class ProcessPipeline:
         now_s = time.monotonic()
         if self._begun and now_s - self._counted_s >= _COUNT_S:
             self._counted_s = now_s
-            self._totals = Totals.of([level.totals for level in self._read(self._known_lanes())])
+            self._totals = Totals.of([level.totals for level in self._read(self._lanes_so_far())])
         return self._totals
 
     def pids(self) -> dict[str, int]:
@@ -127,7 +127,7 @@ class ProcessPipeline:
         check_lane_count(count)
         self._run([lane_role(lane) for lane in range(count)])
         since = self._last_tick()
-        self._want(lanes=count)
+        self._request(lanes=count)
         tick = self._tick_when(lambda tick: len(tick.members) == count)
         leaving = [lane for lane in tick.given if lane not in tick.members]
         wait_until(lambda: all(self._has_left(lane, since) for lane in leaving), self.check)
@@ -135,7 +135,7 @@ class ProcessPipeline:
 
     def set_balance(self, balance: bool) -> None:
         """Share events by the lanes' delays from now on, or in equal parts."""
-        self._want(balance=balance)
+        self._request(balance=balance)
 
     def check(self) -> None:
         """Raise if a part failed again and again."""
@@ -151,11 +151,11 @@ class ProcessPipeline:
             goal = [reader.bounds(partition)[1] for partition in range(reader.partitions())]
         tick = self._tick_when(lambda tick: all(at >= end for at, end in zip(tick.next, goal, strict=True)))
         wait_until(lambda: all(self._delivered(tick)), self.check)
-        wait_until(lambda: not any(level.queued_bytes for level in self._read(self._known_lanes())), self.check)
+        wait_until(lambda: not any(level.queued_bytes for level in self._read(self._lanes_so_far())), self.check)
         if self._config.rules:
             with open_log_reader(self._url, self._config.results) as reader:
                 end = reader.bounds(0)[1]
-            wait_until(lambda: self._judged() >= end, self.check)
+            wait_until(lambda: self._rules_are_done() >= end, self.check)
             self._alerts.drain()
         if self.ended:
             self._rules.end_feeds()
@@ -194,14 +194,14 @@ class ProcessPipeline:
             time.sleep(POLL_S)
         return tick
 
-    def _want(self, **changes: Any) -> None:
+    def _request(self, **changes: Any) -> None:
         with open_log_reader(self._url, lanes_name(self._config.results)) as reader:
-            wanted = replace(Wanted.read(reader), **changes)
-        self._sinks.tell(lanes_name(self._config.results), wanted.to_json())
+            wanted = replace(LanesRequest.read(reader), **changes)
+        self._sinks.append_unsequenced(lanes_name(self._config.results), wanted.to_json())
 
-    def _wanted_lanes(self) -> int:
+    def _requested_lanes(self) -> int:
         with open_log_reader(self._url, lanes_name(self._config.results)) as reader:
-            return wanted_lanes(reader, self._config.lanes.count)
+            return requested_lanes(reader, self._config.lanes.count)
 
     def _read(self, lanes: Sequence[int]) -> list[Level]:
         with self._reading:  # drain() and totals may be asked by two threads
@@ -211,7 +211,7 @@ class ProcessPipeline:
         with open_log_reader(self._url, ticks_name(self._config.results)) as reader:
             return next((Tick.from_json(body) for body in last_bodies(reader, 1)), None)
 
-    def _known_lanes(self) -> list[int]:
+    def _lanes_so_far(self) -> list[int]:
         tick = self._last_tick()
         return [] if tick is None else sorted(tick.given)
 
@@ -232,7 +232,7 @@ class ProcessPipeline:
         levels = self._read(tick.members)
         return [level.mark is not None and level.mark >= tick.number for level in levels]
 
-    def _judged(self) -> int:
+    def _rules_are_done(self) -> int:
         with open_log_reader(self._url, rules_name(self._config.results)) as reader:
             try:
                 return max((int(json.loads(body)["through"]) for body in last_bodies(reader, 1)), default=-1)

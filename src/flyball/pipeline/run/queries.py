@@ -55,7 +55,7 @@ class _Query:
 
 
 class Queries:
-    """Their checkpoints are in `folder`: with the same folder they go on where they were. `told` hears of
+    """Their checkpoints are in `folder`: with the same folder they go on where they were. `on_record` hears of
     restarts; by default they stand with the lanes' receipts."""
 
     def __init__(
@@ -64,10 +64,10 @@ class Queries:
         url: str,
         config: PipelineConfig,
         folder: Path,
-        told: Callable[[Receipt], None] | None = None,
+        on_record: Callable[[Receipt], None] | None = None,
     ) -> None:
         self._spark, self._url, self._config, self._folder = spark, url, config, folder
-        self._told = told or ReceiptFile(str(self._telemetry))
+        self._on_record = on_record or ReceiptFile(str(self._telemetry))
         self._queries: dict[str, _Query] = {}
         self._batch_errors: dict[str, Exception] = {}
         self._checking = threading.Lock()
@@ -176,7 +176,7 @@ class Queries:
         if query.again_s is None:
             raise PipelineFailed(f"the query {name} failed {failures.TRIES + 1} times in a row: {reason}")
         log.warning("the query %s is started again in %.1f s: %s", name, query.again_s - now_s, reason)
-        self._told(restart_receipt(name, now_s, query.restarts + 1, reason))
+        self._on_record(restart_receipt(name, now_s, query.restarts + 1, reason))
 
     def _restart(self, query: _Query) -> None:
         query.again_s = None

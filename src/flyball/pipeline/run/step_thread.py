@@ -9,11 +9,11 @@ from flyball.errors import FlyballError
 from flyball.pipeline.run.polling import wait_until
 
 
-class StoppedEarly(FlyballError, RuntimeError):
+class StepThreadStopped(FlyballError, RuntimeError):
     """Somebody waits for a thread that was stopped before it had done what they wait for."""
 
 
-class Stepping:
+class StepThread:
     """Calls `step` again and again; False: there was nothing to do, so it waits a little before the next."""
 
     def __init__(self, name: str, step: Callable[[], bool], idle_s: float) -> None:
@@ -38,7 +38,7 @@ class Stepping:
     def _check_alive(self) -> None:
         self.check()
         if not self._thread.is_alive():
-            raise StoppedEarly(f"the {self._name} was stopped before everything was done")
+            raise StepThreadStopped(f"the {self._name} was stopped before everything was done")
 
     def stop(self) -> None:
         self.stopping.set()

@@ -55,7 +55,7 @@ class _Stopped(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WorkerSpec:
     """What pipeline a worker is part of. `path`: where Python finds modules, those beside the config included.
     `settings` of Spark are those that spark-submit was told."""
 
@@ -76,7 +76,7 @@ class Order:
         file.write_text(json.dumps(document))
 
     @classmethod
-    def load(cls, file: Path) -> Order:
+    def load(cls, file: Path) -> WorkerSpec:
         document = json.loads(file.read_text())
         path = tuple(document["path"])
         sys.path.extend(place for place in path if place not in sys.path)
@@ -92,9 +92,9 @@ def command(role: str, order: Path) -> list[str]:
     return [sys.executable, "-m", "flyball.pipeline.run.worker", role, str(order)]
 
 
-def _split(order: Order, stack: ExitStack) -> Callable[[], None]:
-    told = ReceiptFile(str(_telemetry(order)))
-    splitter = Splitter(order.url, _sinks(order, stack), SplitterSettings.of(order.config), told=told)
+def _split(order: WorkerSpec, stack: ExitStack) -> Callable[[], None]:
+    on_record = ReceiptFile(str(_telemetry(order)))
+    splitter = Splitter(order.url, _sinks(order, stack), SplitterSettings.of(order.config), on_record=on_record)
     stack.callback(splitter.close)
     splitter.open()
 
@@ -106,7 +106,7 @@ def _split(order: Order, stack: ExitStack) -> Callable[[], None]:
     return work
 
 
-def _combine(order: Order, stack: ExitStack) -> Callable[[], None]:
+def _combine(order: WorkerSpec, stack: ExitStack) -> Callable[[], None]:
     # Lane 0 is always there; whoever else is, its entries say.
     settings = CombinerSettings.of(order.config)
     combiner = Combiner(order.url, _sinks(order, stack), settings, order.folder / "held", [0])
@@ -120,7 +120,7 @@ def _combine(order: Order, stack: ExitStack) -> Callable[[], None]:
     return work
 
 
-def _lane(order: Order, stack: ExitStack, lane: int) -> Callable[[], None]:
+def _lane(order: WorkerSpec, stack: ExitStack, lane: int) -> Callable[[], None]:
     config, name = order.config, lane_role(lane)
     sinks = _sinks(order, stack)
     lanes = Lanes(sinks, order.url, config.results, config.lanes.queue_bytes)
@@ -145,7 +145,7 @@ def _lane(order: Order, stack: ExitStack, lane: int) -> Callable[[], None]:
     return work
 
 
-def _judge(order: Order, stack: ExitStack) -> Callable[[], None]:
+def _run_rules(order: WorkerSpec, stack: ExitStack) -> Callable[[], None]:
     config = order.config
     sinks = _sinks(order, stack)
     rules = TierTwo(order.url, config, sinks, lambda _alert: None)
@@ -165,25 +165,25 @@ def _judge(order: Order, stack: ExitStack) -> Callable[[], None]:
         if end > through:
             queries.finish()
             through = end
-            sinks.tell(status, json.dumps({"through": through}).encode())
+            sinks.append_unsequenced(status, json.dumps({"through": through}).encode())
         time.sleep(POLL_S)
 
     return work
 
 
-def _telemetry(order: Order) -> Path:
+def _telemetry(order: WorkerSpec) -> Path:
     """What all loops of the pipeline did."""
     return order.folder / "loops.db"
 
 
-def _sinks(order: Order, stack: ExitStack) -> LogSinks:
+def _sinks(order: WorkerSpec, stack: ExitStack) -> LogSinks:
     sinks = LogSinks(order.url)
     sinks.open()
     stack.callback(sinks.close)
     return sinks
 
 
-def _queries(order: Order, stack: ExitStack, name: str, settings: Mapping[str, str] = _NONE) -> Queries:
+def _queries(order: WorkerSpec, stack: ExitStack, name: str, settings: Mapping[str, str] = _NONE) -> Queries:
     """Spark, for this process alone; its checkpoints are in a folder of its own."""
     folder = order.folder / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -214,12 +214,12 @@ def main(role: str, order_file: str) -> int:
     signal.signal(signal.SIGTERM, _stop)
     starter = os.getppid()
     try:
-        order = Order.load(Path(order_file))
+        order = WorkerSpec.load(Path(order_file))
         with ExitStack() as stack:
             if role.startswith(_LANE):
                 work = _lane(order, stack, int(role.removeprefix(_LANE)))
             else:
-                work = {SPLITTER: _split, COMBINER: _combine, RULES: _judge}[role](order, stack)
+                work = {SPLITTER: _split, COMBINER: _combine, RULES: _run_rules}[role](order, stack)
             say_ready()
             while os.getppid() == starter:
                 work()

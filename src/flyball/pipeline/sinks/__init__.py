@@ -17,7 +17,7 @@ from pydantic import Field
 
 from flyball.errors import InvalidValue
 from flyball.pipeline.logs.writer import LogSinks
-from flyball.pipeline.sinks.config import Channel, JsonLines, Parquet, SinkBase, Sqlite, Surroundings, Webhook
+from flyball.pipeline.sinks.config import Channel, JsonLines, Parquet, SinkBase, SinkContext, Sqlite, Webhook
 from flyball.pipeline.sinks.follower import Follower
 from flyball.pipeline.sinks.streams import stream_of
 
@@ -42,7 +42,7 @@ def check(sinks: Sequence[SinkBase], config: PipelineConfig) -> None:
                 )
         except ValueError as error:
             raise InvalidValue(f"{key}.{error}") from None
-        for kind, what in (("name", sink.told_as), ("target", sink.where)):
+        for kind, what in (("name", sink.producer_name), ("target", sink.where)):
             if f"{kind} {what}" in targets:
                 other = targets[f"{kind} {what}"]
                 raise InvalidValue(f"{key} and {other} have the same {kind}, {what!r}; give one of them another")
@@ -56,10 +56,12 @@ class Sinks:
         self._logs, self._read = logs, {stream_of(config, sink.of).log for sink in config.sinks}
         self._followers = [
             Follower(
-                sink.told_as,
+                sink.producer_name,
                 url,
                 stream_of(config, sink.of).log,
-                sink.target(Surroundings(stream_of(config, sink.of), config.told_as, url, folder / "sinks", logs)),
+                sink.target(
+                    SinkContext(stream_of(config, sink.of), config.producer_name, url, folder / "sinks", logs)
+                ),
             )
             for sink in config.sinks
         ]

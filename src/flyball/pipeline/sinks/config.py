@@ -30,7 +30,7 @@ _HEADER = b"SQLite format 3\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class SinkContext:
     """What a sink works with: the stream it writes, the pipeline's name and broker, a folder for positions, and
     `logs`, which writes to that broker."""
 
@@ -53,7 +53,7 @@ class SinkBase(StrictModel):
         """What it writes to: no two sinks may share it."""
 
     @property
-    def told_as(self) -> str:
+    def producer_name(self) -> str:
         return self.name or f"{getattr(self, 'kind', '')}-{self.of}"
 
     @abstractmethod
@@ -61,11 +61,11 @@ class SinkBase(StrictModel):
         """Raise `InvalidValue`, the key first, if it could not be written there."""
 
     @abstractmethod
-    def target(self, at: Surroundings) -> Target:
+    def target(self, at: SinkContext) -> Target:
         """What writes."""
 
     def position(self, folder: Path) -> Position:
-        return Position(folder / f"{self.told_as}.json")
+        return Position(folder / f"{self.producer_name}.json")
 
 
 class _OfPath(SinkBase):
@@ -85,7 +85,7 @@ class Parquet(_OfPath):
     def check(self) -> None:
         writable_folder(self.path)
 
-    def target(self, at: Surroundings) -> Target:
+    def target(self, at: SinkContext) -> Target:
         return ParquetTarget(at.stream, self.path, self.every_s)
 
 
@@ -95,7 +95,7 @@ class JsonLines(_OfPath):
     def check(self) -> None:
         writable_file(self.path)
 
-    def target(self, at: Surroundings) -> Target:
+    def target(self, at: SinkContext) -> Target:
         return JsonLinesTarget(at.stream, self.path)
 
 
@@ -121,7 +121,7 @@ class Sqlite(_OfPath):
             if start not in (b"", _HEADER):
                 raise InvalidValue(f"path = {str(self.path)!r} is not a SQLite file; name another path")
 
-    def target(self, at: Surroundings) -> Target:
+    def target(self, at: SinkContext) -> Target:
         return SqliteTarget(at.stream, self.path, self.table_name)
 
 
@@ -148,8 +148,8 @@ class Channel(SinkBase):
         if scheme not in LOG_READERS:
             raise InvalidValue(f"url = {self.url!r} has no logs; use one of {', '.join(LOG_READERS)}")
 
-    def target(self, at: Surroundings) -> Target:
-        producer = f"{at.pipeline}.{self.told_as}"
+    def target(self, at: SinkContext) -> Target:
+        producer = f"{at.pipeline}.{self.producer_name}"
         return ChannelTarget(at.stream, self.url or at.url, self.channel, producer, self.position(at.folder))
 
 
@@ -180,7 +180,7 @@ class Webhook(SinkBase):
             ):
                 raise InvalidValue(f"headers: {name!r} is no header; write a name = value without line breaks")
 
-    def target(self, at: Surroundings) -> Target:
-        key = f"{at.pipeline}.{self.told_as}"
+    def target(self, at: SinkContext) -> Target:
+        key = f"{at.pipeline}.{self.producer_name}"
         position = self.position(at.folder)
         return WebhookTarget(at.stream, key, self.url, self.tries, self.timeout_s, self.headers, position, at.logs)

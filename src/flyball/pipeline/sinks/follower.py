@@ -16,7 +16,7 @@ from flyball.backoff import delays_s
 from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.errors import FlyballError
 from flyball.pipeline.run.polling import POLL_S
-from flyball.pipeline.run.step_thread import Stepping
+from flyball.pipeline.run.step_thread import StepThread
 
 _MOST_BYTES = 16_000_000
 _TRIES = 6
@@ -63,7 +63,7 @@ class Follower:
         self._next: dict[int, int] = {}
         self._since_s: dict[int, float] = {}
         self._flush = threading.Event()
-        self._thread = Stepping(f"sink {name}", self._guarded, POLL_S)
+        self._thread = StepThread(f"sink {name}", self._guarded, POLL_S)
 
     def start(self) -> None:
         self._next = dict(self._target.open(self._thread.stopping))

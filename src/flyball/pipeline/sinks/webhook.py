@@ -67,7 +67,7 @@ class WebhookTarget:
             if self._stopping.wait(delay_s):
                 raise Interrupted(f"{key} was not delivered yet")
         letter = {"key": key, "error": reason, "body": document.decode(errors="backslashreplace")}
-        self._sinks.tell(self._undelivered, json.dumps(letter).encode())
+        self._sinks.append_unsequenced(self._undelivered, json.dumps(letter).encode())
 
     def _post(self, key: str, document: bytes) -> tuple[str, bool] | None:
         """None: taken. Else the reason, and whether it may pass."""

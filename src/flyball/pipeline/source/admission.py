@@ -39,7 +39,7 @@ class Admission:
     """Decides, batch by batch, how many events come in and how the lanes share them.
 
     Without `flow` only the pace bounds a batch: to what the batches before it got through in an interval. With
-    neither of them a batch is as large as allowed. `told` hears what the loops did.
+    neither of them a batch is as large as allowed. `on_record` hears what the loops did.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Admission:
         flow: FlowControl | None = None,
         balance: bool = False,
         paced: bool = True,
-        told: Callable[[Receipt], None] = lambda _: None,
+        on_record: Callable[[Receipt], None] = lambda _: None,
     ) -> None:
         self.lanes = tuple(lanes)
         self._most_events, self._interval_s = most_events, interval_s
-        self._levels, self._flow, self._paced, self._told = levels, flow, paced, told
+        self._levels, self._flow, self._paced, self._on_record = levels, flow, paced, on_record
         self._pace = Pace()
         self._flows: dict[int, FlowState] = {}
         self._balancer = Balancer(len(self.lanes)) if balance else None
@@ -112,7 +112,7 @@ class Admission:
                 before = state
                 state = policy.flow_step(self._flow, state, now_s, free, level.events, level.appended_bytes)
                 if state.since_s != before.since_s:
-                    self._told(flow_receipt(lane, self._flow, now_s, free, before, state))
+                    self._on_record(flow_receipt(lane, self._flow, now_s, free, before, state))
             self._flows[lane] = state
             allowed.append(policy.admissible(state, free))
         return allowed
@@ -131,6 +131,6 @@ class Admission:
         self._balance = self._balancer.step(state, now_s, policy.BALANCE_EVERY_S, delays, self._times.load)
         known = [delay for delay in delays if delay is not None]
         if len(known) == len(delays) > 1:
-            self._told(balance_receipt(now_s, known, self._weights, self._balance.weights))
+            self._on_record(balance_receipt(now_s, known, self._weights, self._balance.weights))
         self._weights = self._balance.weights
         self._balanced_at = now_s

@@ -53,7 +53,7 @@ from flyball.errors import InvalidValue
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.run.failure_codes import coded_failures
 from flyball.pipeline.source.parse import parser_of
-from flyball.pipeline.source.plans import Bounds, Offset, OwnLane, Plan, Readers, SharedLanes, WholeLog
+from flyball.pipeline.source.plans import BatchLimits, Offset, OwnLane, Plan, Readers, SharedLanes, WholeLog
 from flyball.pipeline.source.sampling import EventSample, rows_of_each
 from flyball.pipeline.source.spool import spooled
 from flyball.pipeline.split.shares import END, EventTime, Share, ShareEnd
@@ -166,12 +166,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _positive(given, "lanes"),
         )
         if not results:
-            return WholeLog(self._readers, self._log, Bounds(most, interval_s), tasks)
+            return WholeLog(self._readers, self._log, BatchLimits(most, interval_s), tasks)
         flow = FlowControl(
             _positive(given, "queue_bytes"), _positive(given, "free_bytes"), interval_s, **_flow(given["flow"])
         )
-        told = ReceiptFile(given["telemetry"])
-        bounds = Bounds(most, interval_s, results, flow, _flag(given, "balance"), _flag(given, "control"), told)
+        on_record = ReceiptFile(given["telemetry"])
+        bounds = BatchLimits(
+            most, interval_s, results, flow, _flag(given, "balance"), _flag(given, "control"), on_record
+        )
         if given["lane"]:
             return OwnLane(self._readers, self._url, bounds, _lane(given["lane"]), tasks)
         return SharedLanes(self._readers, self._url, self._log, bounds, tasks)

@@ -61,7 +61,7 @@ class RawParser:
     ) -> pa.RecordBatch:
         import pyarrow as pa
 
-        own = _own_columns(partition, _places(first_offset, len(bodies), offsets))
+        own = _own_columns(partition, _offsets(first_offset, len(bodies), offsets))
         own[-1] = pa.array(bodies, pa.binary())
         return pa.RecordBatch.from_arrays(own, schema=self._rows)
 
@@ -106,22 +106,22 @@ class RowsParser:
             yield pa.Table.from_pylist([mark], schema=self._rows)
 
 
-def _places(first_offset: int, count: int, offsets: Sequence[int] | None) -> pa.Array:
+def _offsets(first_offset: int, count: int, offsets: Sequence[int] | None) -> pa.Array:
     import pyarrow as pa
 
-    places = np.arange(first_offset, first_offset + count) if offsets is None else offsets
-    return pa.array(places, pa.int64())
+    record_offsets = np.arange(first_offset, first_offset + count) if offsets is None else offsets
+    return pa.array(record_offsets, pa.int64())
 
 
-def _own_columns(partition: int, places: pa.Array) -> list[pa.Array]:
+def _own_columns(partition: int, record_offsets: pa.Array) -> list[pa.Array]:
     """The source's own columns of events, in their order."""
     import pyarrow as pa
 
-    count = len(places)
+    count = len(record_offsets)
     return [
         pa.repeat(pa.scalar(EVENT), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
-        places,
+        record_offsets,
         pa.nulls(count, pa.string()),
         pa.nulls(count, pa.binary()),
     ]
@@ -145,12 +145,12 @@ class JsonParser:
     ) -> pa.RecordBatch:
         import pyarrow as pa
 
-        places = _places(first_offset, len(bodies), offsets)
+        record_offsets = _offsets(first_offset, len(bodies), offsets)
         table = self._all_good(bodies)
         if table is None:
-            return self._one_by_one(partition, places, bodies)
+            return self._one_by_one(partition, record_offsets, bodies)
         events = table.combine_chunks().to_batches()[0].columns
-        return pa.RecordBatch.from_arrays([*events, *_own_columns(partition, places)], schema=self._rows)
+        return pa.RecordBatch.from_arrays([*events, *_own_columns(partition, record_offsets)], schema=self._rows)
 
     def _all_good(self, bodies: Sequence[bytes]) -> pa.Table | None:
         """The fast way: a table of all bodies, or None if any of them is anything but a proper event."""
@@ -179,11 +179,11 @@ class JsonParser:
             return None
         return table
 
-    def _one_by_one(self, partition: int, places: pa.Array, bodies: Sequence[bytes]) -> pa.RecordBatch:
+    def _one_by_one(self, partition: int, record_offsets: pa.Array, bodies: Sequence[bytes]) -> pa.RecordBatch:
         import pyarrow as pa
 
         rows = [self._row(body) for body in bodies]
-        for row, offset in zip(rows, places.to_pylist(), strict=True):
+        for row, offset in zip(rows, record_offsets.to_pylist(), strict=True):
             row["_partition"], row["_offset"] = partition, offset
         return pa.RecordBatch.from_pylist(rows, schema=self._rows)
 

@@ -19,7 +19,7 @@ from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.brokers.port import NoSuchChannel
 from flyball.pipeline import policy
 from flyball.pipeline.logs import row_batch as entry
-from flyball.pipeline.logs.levels import QueueLevels, lanes_name, last_bodies, wanted_lanes
+from flyball.pipeline.logs.levels import QueueLevels, lanes_name, last_bodies, requested_lanes
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.source.admission import Admission
 from flyball.pipeline.split.shares import Range, Share, cut, events_in, first_events, merged, ranges_of
@@ -73,7 +73,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class BatchLimits:
     """What keeps batches small: rows at most, and no more than batches before got through in the interval.
 
     `flow` and `results` are a pipeline's: how its result queues are kept, and what they are named after.
@@ -85,7 +85,7 @@ class Bounds:
     flow: FlowControl | None = None
     balance: bool = False
     control: bool = True
-    told: ReceiptFile = field(default_factory=lambda: ReceiptFile(""))
+    on_record: ReceiptFile = field(default_factory=lambda: ReceiptFile(""))
 
     def admission(self, lanes: Sequence[int], url: str) -> Admission:
         """Of these lanes, or with `control` off: equal shares of as many rows as are allowed at all."""
@@ -99,7 +99,7 @@ class Bounds:
             levels,
             self.flow,
             self.balance and len(lanes) > 1,
-            told=self.told,
+            on_record=self.on_record,
         )
 
 
@@ -122,8 +122,8 @@ class Plan(Protocol):
 class _OfLog:
     """A plan whose batches follow each other in a log."""
 
-    def __init__(self, readers: Readers, log: str, bounds: Bounds) -> None:
-        self._readers, self._log, self._bounds = readers, log, bounds
+    def __init__(self, readers: Readers, log: str, limits: BatchLimits) -> None:
+        self._readers, self._log, self._limits = readers, log, limits
         self._admission: Admission | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,8 +139,8 @@ class _OfLog:
 class WholeLog(_OfLog):
     ends = False
 
-    def __init__(self, readers: Readers, log: str, bounds: Bounds, tasks: int) -> None:
-        super().__init__(readers, log, bounds)
+    def __init__(self, readers: Readers, log: str, limits: BatchLimits, tasks: int) -> None:
+        super().__init__(readers, log, limits)
         self._tasks = tasks
         self._target: Offset | None = None
 
@@ -155,7 +155,7 @@ class WholeLog(_OfLog):
 
     def following(self, start: Offset, now_s: float) -> Offset:
         if self._admission is None:
-            self._admission = Admission((0,), self._bounds.most_rows, self._bounds.interval_s)
+            self._admission = Admission((0,), self._limits.most_rows, self._limits.interval_s)
         target = self._target or self.latest()
         waiting = [max(0, end - at) for at, end in zip(start["next"], target["next"], strict=True)]
         stops = policy.within_budget(start["next"], waiting, self._admission.decide(now_s, sum(waiting)).events)
@@ -179,8 +179,8 @@ class SharedLanes(_OfLog):
 
     ends = True
 
-    def __init__(self, readers: Readers, url: str, log: str, bounds: Bounds, lanes: int) -> None:
-        super().__init__(readers, log, bounds)
+    def __init__(self, readers: Readers, url: str, log: str, limits: BatchLimits, lanes: int) -> None:
+        super().__init__(readers, log, limits)
         self._url, self._lanes = url, lanes
         self._looked_s = float("-inf")
 
@@ -224,10 +224,10 @@ class SharedLanes(_OfLog):
         if self._admission is not None and now_s - self._looked_s < _LOOK_FOR_LANES_S:
             return self._admission
         self._looked_s = now_s
-        bounds = self._bounds
-        lanes = tuple(range(wanted_lanes(self._readers(lanes_name(bounds.results)), self._lanes)))
+        limits = self._limits
+        lanes = tuple(range(requested_lanes(self._readers(lanes_name(limits.results)), self._lanes)))
         if self._admission is None or self._admission.lanes != lanes:
-            self._admission = bounds.admission(lanes, self._url)
+            self._admission = limits.admission(lanes, self._url)
         return self._admission
 
 
@@ -237,9 +237,9 @@ class OwnLane:
 
     ends = True
 
-    def __init__(self, readers: Readers, url: str, bounds: Bounds, lane: int, tasks: int) -> None:
-        self._readers, self._url, self._bounds, self._lane, self._tasks = readers, url, bounds, lane, tasks
-        self._ticks = ticks_name(bounds.results)
+    def __init__(self, readers: Readers, url: str, limits: BatchLimits, lane: int, tasks: int) -> None:
+        self._readers, self._url, self._limits, self._lane, self._tasks = readers, url, limits, lane, tasks
+        self._ticks = ticks_name(limits.results)
         self._unread: UnreadTicks | None = None
         self._admission: Admission | None = None
 
@@ -259,7 +259,7 @@ class OwnLane:
     def following(self, start: Offset, now_s: float) -> Offset:
         if self._unread is None or self._admission is None:
             self._unread = UnreadTicks(self._readers(self._ticks), self._lane)
-            self._admission = self._bounds.admission((self._lane,), self._url)
+            self._admission = self._limits.admission((self._lane,), self._url)
         ticks = self._unread.after(start["next"][0])
         if not ticks:
             return start
@@ -273,7 +273,7 @@ class OwnLane:
             if takes_part and end["members"] and end["members"] != list(tick.members):
                 break  # the combiner waits for the members that a batch names: for all of its ticks the same
             own = first_events(tick.shares.get(self._lane, ()), end["into"])[1]
-            each = tick.stands_for(self._lane)
+            each = tick.sampling_weight(self._lane)
             if events_in(own) > room:
                 if room > 0:
                     more = first_events(own, room)[0]

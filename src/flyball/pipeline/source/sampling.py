@@ -38,7 +38,7 @@ class EventSample:
     def __init__(self, columns: Sequence[str], most: int) -> None:
         self._columns, self._most = list(columns), most
         self._hashes: _Hashes = np.empty(0, np.uint64)
-        self._kept: list[pa.Table] = []
+        self._sample: list[pa.Table] = []
         self.events = 0
 
     def see(self, chunk: pa.RecordBatch) -> None:
@@ -50,26 +50,26 @@ class EventSample:
         if not pc.all(is_event).as_py():  # filtering copies
             events = events.filter(is_event)
         self.events += events.num_rows
-        hashes = place_hashes(events["_partition"].to_numpy(), events["_offset"].to_numpy())
+        hashes = origin_hashes(events["_partition"].to_numpy(), events["_offset"].to_numpy())
         if self._hashes.size >= self._most:
             chosen = np.flatnonzero(hashes < self._hashes.max())
         else:
             chosen = np.arange(hashes.size)
         if not chosen.size:
             return
-        kept = pa.concat_tables([*self._kept, events.select(self._columns).take(pa.array(chosen))])
+        kept = pa.concat_tables([*self._sample, events.select(self._columns).take(pa.array(chosen))])
         every = np.concatenate([self._hashes, hashes[chosen]])
         order = np.argsort(every, kind="stable")[: self._most]
-        self._hashes, self._kept = every[order], [kept.take(pa.array(order))]
+        self._hashes, self._sample = every[order], [kept.take(pa.array(order))]
 
     def rows(self) -> dict[str, list[Any]]:
-        return self._kept[0].to_pydict() if self._kept else {name: [] for name in self._columns}
+        return self._sample[0].to_pydict() if self._sample else {name: [] for name in self._columns}
 
 
-def place_hashes(partitions: Any, offsets: Any) -> _Hashes:
+def origin_hashes(partitions: Any, offsets: Any) -> _Hashes:
     """64 well-mixed bits for each place in a log (the finaliser of SplitMix64).
 
-    >>> [int(bits) >> 60 for bits in place_hashes([0, 0, 1], [0, 1, 0])]
+    >>> [int(bits) >> 60 for bits in origin_hashes([0, 0, 1], [0, 1, 0])]
     [8, 2, 6]
     """
     with np.errstate(over="ignore"):  # wrapping round is the point

@@ -65,12 +65,12 @@ def first_events(ranges: Iterable[Range], count: int) -> tuple[tuple[Range, ...]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one lane reads. `members` are all lanes of the batch; `last`: the lane gets nothing more after it.
+    """What one lane reads in a batch. `members`: all lanes of the batch; `last`: the lane leaves after it.
 
-    `mark` is the last tick that is complete with it (None: the batch itself is the tick), `more` belongs to the
-    tick after that, whose rest comes later. `cycle` is what the lane's batch before was like: events, seconds.
-    `taken`: of all that ticks ever gave to the lane, so much was read by the end of the batch. `stands_for`:
-    events that all lanes got for each of this share's.
+    `mark`: the last tick that this share completes (None: the batch itself is the tick); `more`: the first part of
+    the next tick, whose rest follows later. `cycle`: events and seconds of the lane's previous batch.
+    `taken`: events of the lane's ticks that are read by the end of this batch, in total. `sampling_weight`: events
+    of all lanes per event of this share.
     """
 
     lane: int
@@ -81,7 +81,7 @@ class Share:
     more: tuple[Range, ...] = ()
     cycle: tuple[int, float] | None = None
     taken: int = 0
-    stands_for: float = 1.0
+    sampling_weight: float = 1.0
 
     @property
     def events(self) -> int:
@@ -90,9 +90,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ShareEnd:
-    """`latest_s` is the latest event time seen in complete ticks, `ends`: the input's end was in them.
-    `sample`: columns of a random sample of the share's events, of which there were `sampled_events`, each for
-    `stands_for` of all lanes."""
+    """What became of a share. `latest_s`: latest event time of complete ticks; `ends`: the input ends in them.
+
+    `sample`: columns of a random sample of the share's `sampled_events` events, each of which stands for
+    `sampling_weight` events of all lanes.
+    """
 
     lane: int
     ranges: tuple[Range, ...]
@@ -107,9 +109,9 @@ class ShareEnd:
     taken: int = 0
     sample: dict[str, list[Any]] | None = None
     sampled_events: int = 0
-    stands_for: float = 1.0
+    sampling_weight: float = 1.0
     marks: dict[str, float] = field(default_factory=dict)
-    """of pipelines that write the input: the latest of each"""
+    """latest watermark mark of each upstream pipeline"""
 
     @classmethod
     def of(cls, share: Share, seen: EventTime, seconds: float) -> ShareEnd:
@@ -125,13 +127,13 @@ class ShareEnd:
             share.mark,
             share.cycle,
             share.taken,
-            stands_for=share.stands_for,
+            sampling_weight=share.sampling_weight,
             marks=seen.marks,
         )
 
     @classmethod
     def joined(cls, parts: Sequence[ShareEnd]) -> ShareEnd:
-        """Of one lane whose share was read by several tasks at the same time.
+        """The end of a share that several tasks read at the same time.
 
         >>> parts = [ShareEnd(1, ((0, n, n + 1),), (1,), False, 1, 0.5 + n, 12.0 - n, n == 0, 7) for n in (0, 1)]
         >>> joined = ShareEnd.joined(parts)

@@ -19,7 +19,7 @@ from flyball.brokers.log_reader import open_log_reader
 from flyball.loops.policy import Receipt
 from flyball.pipeline import policy
 from flyball.pipeline.config.pipeline import PipelineConfig
-from flyball.pipeline.logs.levels import QueueLevels, Wanted, lanes_name, last_bodies
+from flyball.pipeline.logs.levels import LanesRequest, QueueLevels, lanes_name, last_bodies
 from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.policy import Balancer, BalanceState, LaneDelay
 from flyball.pipeline.split.shares import cut
@@ -71,9 +71,9 @@ class Splitter:
         sinks: LogSinks,
         settings: SplitterSettings,
         clock: Callable[[], float] = time.monotonic,
-        told: Callable[[Receipt], None] = lambda _: None,
+        on_record: Callable[[Receipt], None] = lambda _: None,
     ) -> None:
-        self._told = told
+        self._on_record = on_record
         self._url, self._sinks, self._settings, self._clock = url, sinks, settings, clock
         self._input = open_log_reader(url, settings.input)
         self._wanted = open_log_reader(url, lanes_name(settings.results))
@@ -170,14 +170,14 @@ class Splitter:
         if now_s - self._looked_for_s < _LOOK_FOR_LANES_S:
             return
         self._looked_for_s = now_s
-        wanted = Wanted.read(self._wanted)
+        wanted = LanesRequest.read(self._wanted)
         balanced = self._settings.balance if wanted.balance is None else wanted.balance
         if self._balanced and not balanced:
             self._weights, self._balance = policy.equal_weights(len(self._members)), None
         self._balanced = balanced
         lanes = tuple(range(self._settings.lanes if wanted.lanes is None else wanted.lanes))
         if lanes != self._members:
-            self._join(lanes, policy.joined_by(dict(zip(self._members, self._weights, strict=True)), lanes))
+            self._join(lanes, policy.with_joined(dict(zip(self._members, self._weights, strict=True)), lanes))
 
     def _join(self, lanes: tuple[int, ...], weights: tuple[float, ...]) -> None:
         self._members, self._weights = lanes, weights
@@ -194,7 +194,7 @@ class Splitter:
             self._delivered[lane] = level.taken
             delay = self._lanes[lane]
             if level.cycle is not None and level.batch != self._batches.get(lane):
-                delay = delay.after_batch(now_s, *level.cycle)
+                delay = delay.with_batch(now_s, *level.cycle)
                 self._batches[lane] = level.batch
             self._lanes[lane] = delay.seen(now_s, self._backlog(lane))
 
@@ -211,5 +211,5 @@ class Splitter:
         self._balance = self._balancer.step(before, now_s, policy.BALANCE_EVERY_S, self._delays_s, load)
         known = [delay for delay in self._delays_s if delay is not None]
         if len(known) == len(self._members) > 1:
-            self._told(balance_receipt(now_s, known, self._weights, self._balance.weights))
+            self._on_record(balance_receipt(now_s, known, self._weights, self._balance.weights))
         self._weights = self._balance.weights

@@ -50,10 +50,10 @@ class Tick:
     def members(self) -> tuple[int, ...]:
         return tuple(self.shares)
 
-    def stands_for(self, lane: int) -> float:
+    def sampling_weight(self, lane: int) -> float:
         """Events that all lanes get for each that this one gets.
 
-        >>> Tick(3, (8,), {0: ((0, 0, 2),), 1: ((0, 2, 8),)}, (), (), (), {}).stands_for(0)
+        >>> Tick(3, (8,), {0: ((0, 0, 2),), 1: ((0, 2, 8),)}, (), (), (), {}).sampling_weight(0)
         4.0
         """
         own = events_in(self.shares.get(lane, ()))

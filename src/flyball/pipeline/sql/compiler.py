@@ -311,8 +311,8 @@ def _common(parts: Sequence[Typed], where: str) -> str:
     """The type that all parts have."""
     kinds = [part.type for part in parts if part.type != NULL]
     if len({_kind(kind) for kind in kinds}) > 1:
-        told = " with ".join(f"{part.type} ({_plain(part.sql)})" for part in parts if part.type != NULL)
-        raise InvalidValue(f"{where} mixes {told}; make them alike, for example by CAST(… AS double)")
+        types = " with ".join(f"{part.type} ({_plain(part.sql)})" for part in parts if part.type != NULL)
+        raise InvalidValue(f"{where} mixes {types}; make them alike, for example by CAST(… AS double)")
     if "double" in kinds:
         return "double"
     return kinds[0] if kinds else NULL

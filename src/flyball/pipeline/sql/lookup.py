@@ -38,7 +38,7 @@ def read_lookup(path: Path, key: str, key_type: str, added: Columns) -> LookupTa
     header, *lines = rows
     if len(lines) > _MOST_ROWS:
         raise InvalidValue(f"the file {str(path)!r} has {len(lines)} rows; {_MOST_ROWS} are the most")
-    places = [_place(path, header, name) for name in (key, *added.names)]
+    places = [_column_index(path, header, name) for name in (key, *added.names)]
     wanted = [Column(key, key_type, required=True), *added.items]
     keys: dict[Any, int] = {}
     values = []
@@ -57,7 +57,7 @@ def read_lookup(path: Path, key: str, key_type: str, added: Columns) -> LookupTa
     return LookupTable(tuple(keys), tuple(values))
 
 
-def _place(path: Path, header: Sequence[str], name: str) -> int:
+def _column_index(path: Path, header: Sequence[str], name: str) -> int:
     if name not in header:
         raise InvalidValue(f"the file {str(path)!r} has no column {name!r}; it has {', '.join(header)}")
     return header.index(name)

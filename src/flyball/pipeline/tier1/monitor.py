@@ -161,7 +161,7 @@ def _gathered(ends: Iterable[ShareEnd], columns: Columns) -> pa.Table:
         if not end.sample:
             continue
         rows = pa.Table.from_pydict(end.sample, schema=schema)
-        weight = end.sampled_events / max(1, rows.num_rows) * end.stands_for
+        weight = end.sampled_events / max(1, rows.num_rows) * end.sampling_weight
         parts.append(rows.append_column(_WEIGHT, pa.array(np.full(rows.num_rows, weight))))
     return pa.concat_tables(parts)
 

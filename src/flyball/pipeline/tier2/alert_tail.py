@@ -10,7 +10,7 @@ from flyball.brokers.port import NoSuchChannel
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.marks import is_mark
 from flyball.pipeline.run.polling import POLL_S
-from flyball.pipeline.run.step_thread import Stepping
+from flyball.pipeline.run.step_thread import StepThread
 from flyball.pipeline.tier2.stage import AlertHandler
 
 
@@ -24,7 +24,7 @@ class AlertTail:
             log: open_log_reader(url, log) for log in sorted({rule.to or config.alerts for rule in config.rules})
         }
         self._positions: dict[str, int] = {}
-        self._thread = Stepping("alerts", self._step, POLL_S)
+        self._thread = StepThread("alerts", self._step, POLL_S)
 
     def start(self) -> None:
         for log, reader in self._readers.items():

@@ -59,7 +59,7 @@ class TierTwo:
     def end_feeds(self) -> None:
         """Tell the pipelines that read this one's channels that nothing more comes."""
         for channel in self._config.feeds:
-            self._sinks.tell(channel, mark(math.inf, self._config.told_as))
+            self._sinks.append_unsequenced(channel, mark(math.inf, self._config.producer_name))
 
     def _findings(self, results: DataFrame, rule: RuleBase, columns: Columns) -> DataFrame:
         config = self._config
@@ -100,14 +100,14 @@ class TierTwo:
         known[rule.name] = judged_s - rule.lag_s
         after = _least(known, writers)
         if after is not None and after > 0 and after != before:
-            self._sinks.tell(channel, mark(after, self._config.told_as))
+            self._sinks.append_unsequenced(channel, mark(after, self._config.producer_name))
 
     def _producer(self, rule: RuleBase) -> str:
         """With the pipeline's name: several pipelines may write to one channel."""
-        return f"{self._config.told_as}.rule-{rule.name}"
+        return f"{self._config.producer_name}.rule-{rule.name}"
 
     def _gate_log(self, rule: RuleBase) -> str:
-        return f"{self._config.told_as}.gate-{rule.name}"
+        return f"{self._config.producer_name}.gate-{rule.name}"
 
 
 def _least(known: dict[str, float], names: list[str]) -> float | None:

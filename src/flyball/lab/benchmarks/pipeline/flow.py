@@ -152,7 +152,7 @@ class _Lane:
             drained_bytes = min(float(level.appended_bytes), drained_bytes + self.drain * (now_s - last_s))
             last_s = now_s
             self.most_queued = max(self.most_queued, level.appended_bytes - int(drained_bytes))
-            self._sinks.tell(cursor_name(self._config.results), cursor_body({0: int(drained_bytes)}))
+            self._sinks.append_unsequenced(cursor_name(self._config.results), cursor_body({0: int(drained_bytes)}))
         levels.close()
 
     def wait_until_full_enough(self) -> None:

@@ -27,11 +27,11 @@ Metric: TypeAlias = Callable[[float], float]
 
 def told_late(samples: int) -> Metric:
     """A metric that tells what was true so many samples ago."""
-    told: list[float] = []
+    rates: list[float] = []
 
     def metric(rate: float) -> float:
-        told.append(rate)
-        return told[max(0, len(told) - 1 - samples)]
+        rates.append(rate)
+        return rates[max(0, len(rates) - 1 - samples)]
 
     return metric
 

@@ -182,12 +182,12 @@ def run_live(
             telemetry=[judge],
             **options,
         ) as consumer:
-            told = -1
+            last_sample = -1
             while len(judge.counts) <= samples:
                 await asyncio.sleep(0.02)
-                if during is not None and len(judge.counts) > told + 1:
-                    told = len(judge.counts) - 1
-                    await during(told, consumer)
+                if during is not None and len(judge.counts) > last_sample + 1:
+                    last_sample = len(judge.counts) - 1
+                    await during(last_sample, consumer)
 
     asyncio.run(main())
     return judge.run()

@@ -134,7 +134,7 @@ class LaneWorld:
             for number, lane in enumerate(self.lanes):
                 delay = self._delays[number]
                 for batch in lane.served.batches[self._counted[number] :]:
-                    delay = delay.after_batch(self.environment.now, batch.events, batch.seconds)
+                    delay = delay.with_batch(self.environment.now, batch.events, batch.seconds)
                 self._counted[number] = len(lane.served.batches)
                 self._delays[number] = delay.seen(self.environment.now, lane.backlog + lane.in_flight)
 
@@ -155,9 +155,9 @@ def _taking_all(now_s: float, backlog: int) -> int:
 
 
 def _admitting(
-    number: int, flow: FlowControl, levels: TwinLevels, told: Callable[[Receipt], None]
+    number: int, flow: FlowControl, levels: TwinLevels, on_record: Callable[[Receipt], None]
 ) -> Callable[[float, int], int]:
-    admission = Admission((number,), _MOST_EVENTS, flow.interval_s, levels, flow, told=told)
+    admission = Admission((number,), _MOST_EVENTS, flow.interval_s, levels, flow, on_record=on_record)
 
     def admit(now_s: float, backlog: int) -> int:
         events = admission.decide(now_s, backlog).events

@@ -40,7 +40,7 @@ _TELLING = {
 }
 
 
-def _told(data: Any) -> Any:
+def _infer_kind(data: Any) -> Any:
     if not isinstance(data, dict) or "step" in data:
         return data
     found = [key for key in _TELLING if key in data]
@@ -52,7 +52,7 @@ def _told(data: Any) -> Any:
 
 AnyStep: TypeAlias = Annotated[
     Annotated[Filter | Assign | Reject | Project | Sample | Augment | Call, Field(discriminator="step")],
-    BeforeValidator(_told),
+    BeforeValidator(_infer_kind),
 ]
 
 

@@ -37,12 +37,13 @@ _ALWAYS = (
 )
 
 
-def _told(data: Any) -> Any:
+def _infer_kind(data: Any) -> Any:
     return {"kind": "threshold", **data} if isinstance(data, dict) else data
 
 
 AnyRule: TypeAlias = Annotated[
-    Annotated[Threshold | Rate | Absence | Sequence | Summary, Field(discriminator="kind")], BeforeValidator(_told)
+    Annotated[Threshold | Rate | Absence | Sequence | Summary, Field(discriminator="kind")],
+    BeforeValidator(_infer_kind),
 ]
 
 

@@ -20,7 +20,7 @@ _MOST_GROUPS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
+class GroupGate:
     """Of one group: the last alert let through, where its incident has come to, and how many were held back."""
 
     passed_s: float
@@ -33,7 +33,7 @@ class GateState:
     """After a batch; `groups` is keyed by the group's values as JSON."""
 
     batch: int = -1
-    groups: Mapping[str, Last] = field(default_factory=dict)
+    groups: Mapping[str, GroupGate] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
         groups = {key: [last.passed_s, last.until_s, last.held_off] for key, last in self.groups.items()}
@@ -42,10 +42,12 @@ class GateState:
     @classmethod
     def from_json(cls, body: bytes) -> GateState:
         document = json.loads(body)
-        return cls(document["batch"], {key: Last(*last) for key, last in document["groups"].items()})
+        return cls(document["batch"], {key: GroupGate(*last) for key, last in document["groups"].items()})
 
 
-def step(last: Last | None, start_s: float, end_s: float, *, dedup: bool, hold_off_s: float) -> tuple[Last, bool]:
+def step(
+    last: GroupGate | None, start_s: float, end_s: float, *, dedup: bool, hold_off_s: float
+) -> tuple[GroupGate, bool]:
     """Judge one alert: (what to remember, whether it is let through).
 
     >>> first, passed = step(None, 0.0, 10.0, dedup=True, hold_off_s=0.0)
@@ -55,12 +57,12 @@ def step(last: Last | None, start_s: float, end_s: float, *, dedup: bool, hold_o
     True
     """
     if last is None:
-        return Last(end_s, end_s, 0), True
+        return GroupGate(end_s, end_s, 0), True
     same = dedup and start_s <= last.until_s
     quiet = end_s - last.passed_s < hold_off_s
     if same or quiet:
-        return Last(last.passed_s, max(last.until_s, end_s), last.held_off + 1), False
-    return Last(end_s, max(last.until_s, end_s), 0), True
+        return GroupGate(last.passed_s, max(last.until_s, end_s), last.held_off + 1), False
+    return GroupGate(end_s, max(last.until_s, end_s), 0), True
 
 
 def judge(
@@ -91,8 +93,8 @@ def judge(
 
 
 def _still_needed(
-    groups: Mapping[str, Last], newest_s: float, hold_off_s: float, longest_s: float
-) -> Mapping[str, Last]:
+    groups: Mapping[str, GroupGate], newest_s: float, hold_off_s: float, longest_s: float
+) -> Mapping[str, GroupGate]:
     """Later alerts end later: forget what cannot hold them back any more and owes no number. Always bounded."""
     needed = {
         key: last
