@@ -1,4 +1,4 @@
-"""A lane of the twin: its batch law, its result queue, and a hog."""
+"""A lane of the twin: its batch law, its result queue, and a CPU load."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def lane(model: LaneModel, admit: Callable[[float, int], int] = lambda _, backlo
     return LaneTwin(simpy.Environment(), model, admit, np.random.default_rng(3))
 
 
-def test_a_batch_takes_its_base_and_a_time_for_each_event_and_longer_beside_a_hog() -> None:
+def test_a_batch_takes_its_base_and_a_time_for_each_event_and_longer_under_cpu_load() -> None:
     one = lane(LaneModel(base_s=0.2, per_event_s=1e-4, noise=0.0))
     one.offer(3000)
     one.environment.run(until=1.0)
-    one.hog(0.5)
+    one.set_cpu_load(0.5)
     one.offer(3000)
     one.environment.run(until=3.0)
     first, second = one.served.batches
@@ -52,6 +52,6 @@ def test_what_is_not_admitted_waits_at_the_input() -> None:
     assert (one.backlog, one.in_flight, one.events) == (0, 0, 25)
 
 
-def test_a_hog_takes_less_than_everything() -> None:
-    with pytest.raises(InvalidValue, match="from 0 to below 1"):
-        lane(LaneModel()).hog(1.0)
+def test_a_cpu_load_takes_less_than_everything() -> None:
+    with pytest.raises(InvalidValue, match="must be >= 0 and < 1"):
+        lane(LaneModel()).set_cpu_load(1.0)

@@ -1,9 +1,9 @@
-"""Lanes of a pipeline's first tier in the twin: input, batches, a bounded result queue, and a hog.
+"""Lanes of a pipeline's first tier in the twin: input, batches, a bounded result queue, and a CPU load.
 
 A lane takes events from its input in batches, one after the other. A batch of n events takes T = c + s·n (measured
-on Spark: c ≈ 0.22 s) times a random factor, and more while a hog takes a share of the lane's CPU. Its results
-come all at once, at its end, into a result queue of limited size, which somebody else empties at a set rate. What
-does not fit is dropped: it is for admission to see that this never happens.
+on Spark: c ≈ 0.22 s) times a random factor, and more while a CPU load takes a share of the lane's core. Its
+results come all at once, at its end, into a result queue of limited size, which somebody else empties at a set
+rate. What does not fit is dropped: it is for admission to see that this never happens.
 
 How many events a batch takes, and which lane gets which events, is not decided here: whoever runs the lanes passes
 that in, so that the very decisions of the pipeline can be put to the test.
@@ -80,7 +80,7 @@ class LaneTwin:
         self.appended_bytes = 0.0
         self.dropped_bytes = 0.0
         self._queued_bytes, self._drain, self._looked_s = 0.0, math.inf, environment.now
-        self._hog = 0.0
+        self._cpu_load = 0.0
         self.then: Callable[[Sequence[tuple[float, int]]], None] = lambda _: None
         """is handed the events of each batch, (born at, how many), when it is done: the next tier"""
         environment.process(self._work())
@@ -91,11 +91,11 @@ class LaneTwin:
             self._input.append((self.environment.now if born_s is None else born_s, events))
             self.backlog += events
 
-    def hog(self, share: float) -> None:
-        """Somebody takes that share of the lane's CPU from now on."""
+    def set_cpu_load(self, share: float) -> None:
+        """Let other programs take that share of the lane's CPU from now on."""
         if not 0.0 <= share < 1.0:
-            raise InvalidValue(f"a hog takes a share from 0 to below 1 of a lane's CPU, got {share!r}")
-        self._hog = share
+            raise InvalidValue(f"the CPU load of a lane must be >= 0 and < 1, got {share!r}")
+        self._cpu_load = share
 
     def drain(self, bytes_per_s: float) -> None:
         """The result queue is emptied at that rate from now on."""
@@ -123,10 +123,10 @@ class LaneTwin:
             began_s = env.now
             chance = math.exp(self._rng.normal(0.0, self.model.noise)) if self.model.noise else 1.0
             left = (self.model.base_s + self.model.per_event_s * events) * chance
-            while left > 1e-9:  # in steps, for a hog may come or go meanwhile
-                step_s = min(POLL_S, left / (1.0 - self._hog))
+            while left > 1e-9:  # in steps, because the CPU load may change meanwhile
+                step_s = min(POLL_S, left / (1.0 - self._cpu_load))
                 yield env.timeout(step_s)
-                left -= step_s * (1.0 - self._hog)
+                left -= step_s * (1.0 - self._cpu_load)
             self.in_flight = 0
             self.events += events
             self._put(events * self.model.result_bytes)

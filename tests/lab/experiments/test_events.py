@@ -32,9 +32,14 @@ def test_free_space_is_held_with_control_and_results_are_dropped_without(tmp_pat
 def test_balancing_bounds_the_delay_that_round_robin_lets_grow(tmp_path: Path) -> None:
     found = _run("events_balance", tmp_path)
     cases = found["cases"]
-    assert cases["round robin"]["hog_second_half_p99_s"] > 1.5 * cases["round robin"]["hog_first_half_p99_s"]
-    assert cases["control"]["hog_second_half_p99_s"] < cases["control"]["hog_first_half_p99_s"]
-    assert cases["control"]["hog_second_half_p99_s"] < 0.2 * cases["round robin"]["hog_second_half_p99_s"]
+    assert (
+        cases["round robin"]["cpu_load_second_half_p99_s"]
+        > 1.5 * cases["round robin"]["cpu_load_first_half_p99_s"]
+    )
+    assert cases["control"]["cpu_load_second_half_p99_s"] < cases["control"]["cpu_load_first_half_p99_s"]
+    assert (
+        cases["control"]["cpu_load_second_half_p99_s"] < 0.2 * cases["round robin"]["cpu_load_second_half_p99_s"]
+    )
     assert found["forgotten_delay"]["verdict"] == "unstable"
     forgetful = cases["control designed without its delay"]
     assert forgetful["share_std"] > 4 * cases["control"]["share_std"]
@@ -44,7 +49,7 @@ def test_lqr_takes_events_from_the_disturbed_one_of_many_lanes(tmp_path: Path) -
     cases = _run("events_many_lanes", tmp_path)["cases"]
     for lanes in (3, 8):
         controlled, plain = cases[f"{lanes} lanes, control"], cases[f"{lanes} lanes, round robin"]
-        assert controlled["hog_p99_s"] < 0.2 * plain["hog_p99_s"]
+        assert controlled["cpu_load_p99_s"] < 0.2 * plain["cpu_load_p99_s"]
         assert controlled["share_of_disturbed"] == pytest.approx(0.4, abs=0.15)
 
 

@@ -1,8 +1,9 @@
-"""S5: a loop designed without its actuator's delay swings for ever; designed with it, it settles.
+"""Event processing: a loop designed without its actuator's delay swings, one designed with it settles (Xu et al.).
 
-S5 regulates the free space of a result queue (reference 400 MB) by the events admitted each 2 s. Its model,
-a = 0.985 and b = −134, leaves out that a command takes effect one interval later. The paper reports that its first
-balancing loop became unstable for that reason; here the same accident happens to its flow control.
+The event-processing paper (docs/references.md) controls the free space of a result queue (reference 400 MB) by the
+events admitted each 2 s. Its model, a = 0.985 and b = −134, leaves out that a command takes effect one interval
+later. The paper reports that its first balancing loop became unstable for that reason; here the same happens to
+its flow control.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def run(context: ExperimentContext) -> Report:
     refused = verify(WITHOUT_DELAY, PRINTED)
     alert = data["the same PI, plant with delay 1"]["alert"]
     return Report(
-        title="S5: the delay that was left out",
+        title="Flow control designed without the delay of its actuator (Xu et al.)",
         body=[
             f"Plant y(k+1) = 0.985·y(k) − 134·u(k−D) + c, 2 s samples, reference {REFERENCE_MB:.0f} MB, command "
             f"limited to {LIMITS[0]:g}…{LIMITS[1]:g}. The plant rests at its reference; from sample "
@@ -100,9 +101,9 @@ def run(context: ExperimentContext) -> Report:
             "anything is run. With the delay in the design the loop settles; state feedback that knows the "
             "commands under way does it faster than any PI can, because three poles of a PI with delay 1 sum to "
             "1.985, so that the slowest has a radius of at least 0.66.",
-            f"A guard beside the loop says: *{alert}*. It was told to alert only: this plant nearly integrates, "
-            f"so that a frozen knob would let the queue drift away after a change of load.",
-            f"The integral gain as printed in S5, Ki = 0.02168, is **{refused.verdict}** even without the delay: "
+            f"A guard beside the loop reports: *{alert}*. It is configured to alert only: this plant nearly "
+            f"integrates, so that with a frozen command the queue would drift away after a change of load.",
+            f"The integral gain as printed, Ki = 0.02168, is **{refused.verdict}** even without the delay: "
             f"{refused.reason}.",
         ],
         data={"loops": data, "printed_ki": {"verdict": refused.verdict, "pole_radius": refused.radius}},

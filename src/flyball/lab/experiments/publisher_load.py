@@ -1,8 +1,9 @@
-"""S4, figures 8 to 10: response time over load and N, without and with auto-tuning.
+"""Publisher: response time over load and N, without and with auto-tuning (Balasubramanian et al., fig. 8 to 10).
 
-S4's publisher runs in the twin at 1.75, 17.5, 35 and 55 requests a second (Poisson). Without tuning N is fixed and
-T_poll is 50 ms; with tuning N is only where the controller starts. The parameters that S4 leaves open are listed
-in `flyball.twin.publisher`, so shapes are compared, not milliseconds.
+The publisher of the paper (docs/references.md) runs in the twin at 1.75, 17.5, 35 and 55 requests a second
+(Poisson). Without tuning N is fixed and T_poll is 50 ms; with tuning N is only where the controller starts. The
+parameters that the paper leaves open are listed in `flyball.twin.publisher`, so shapes are compared, not
+milliseconds.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def run(context: ExperimentContext) -> Report:
     axes[0].legend(fontsize=8, loc="upper right")
     axes[-1].set_xlabel("N, fixed or at the start")
     return Report(
-        title="S4: response time over load and N, without and with auto-tuning",
+        title="Response time over load and N, without and with auto-tuning (Balasubramanian et al.)",
         body=[
             f"{len(seeds)} seeds, {duration_s:g} s each of which the first sixth is left out; ± is the 95 % "
             f"interval over seeds. Response time in ms, from request to ACK; round trip 140 ms.",
@@ -121,9 +122,9 @@ def _differences(data: dict[str, Any]) -> str:
 ## What holds, and what differs
 
 * **Without tuning the best N depends on the load**: {best}. A smaller N diverges where N/T_poll is below the load,
-  a larger one waits for messages that do not come, at most for T = 200 ms. S4 finds 1 at 1.75/s and about 10 at
-  35/s: the same direction, a larger N. At T_poll = 50 ms only 1.75 messages come between two polls at 35/s, so
-  that nothing in the printed model makes 10 better than 3; a publisher whose polls take longer would want more.
+  a larger one waits for messages that do not come, at most for T = 200 ms. The paper finds 1 at 1.75/s and about
+  10 at 35/s: the same direction, a larger N. At T_poll = 50 ms only 1.75 messages come between two polls at 35/s,
+  so that nothing in the printed model makes 10 better than 3; a publisher whose polls take longer would want more.
 * **With tuning the response time is the same from every N**, for both controllers.
 * **Mean N at 35/s** is {at_35:.1f} with `batch-aimd` (figure 10: just under 10), for the same reason.
 * **`auto` does not poll.** A message leaves when it comes, so its response time is the round trip plus the work

@@ -1,4 +1,4 @@
-"""Several publishers on one broker: do they share it fairly? (S4 leaves this to future work.)
+"""Publisher: how fairly several publishers share one broker (future work of Balasubramanian et al.).
 
 Eight publishers with endless work join a broker that takes in 1,000 messages a second, one after the other. Jain's
 index of their confirmed messages over 5 s is 1 when all get the same and 1/8 when one gets everything.

@@ -1,4 +1,4 @@
-"""S4, table II and figure 11: how N and the response time follow steps of the load.
+"""Publisher: how N and the response time follow steps of the load (Balasubramanian et al., table II and fig. 11).
 
 Load in requests a second: 1.75 until 100 s, 55 until 300, 17.5 until 500, 35 until 750, 17.5 until 1000.
 """
@@ -64,7 +64,7 @@ def run(context: ExperimentContext) -> Report:
     axes[1].set_ylim(0.0, None)
     axes[1].legend(fontsize=8)
     return Report(
-        title="S4: steps of the load",
+        title="How N and the response time follow steps of the load (Balasubramanian et al.)",
         body=[
             f"{len(seeds)} seeds" + (f", the profile {faster:g} times as fast" if faster != 1 else "") + ". "
             "Settled: mean response time in the second half of a step. Recovered: from the change of the load, "

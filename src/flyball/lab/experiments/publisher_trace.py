@@ -1,10 +1,10 @@
-"""S4, figures 12 to 14: a day of registrations at a lookup service, and the same 50 times as fast.
+"""Publisher: a trace of registrations, as it is and 50 times as fast (Balasubramanian et al., fig. 12 to 14).
 
-The trace of the paper is not public. This one is **generated** to have the features that the paper describes:
-registrations, renewals and deletions at a core node; a low load, for which N = 1 is best without tuning; a rate
-that varies slowly; and, 50 times as fast, a load for which N = 1 is hopeless. Hosts come at random at a rate that
-swings by half around its mean, each brings a few records in quick succession, and renews them after a fixed time
-with jitter.
+The trace of the publisher paper (docs/references.md) is not public. This one is **generated** to have the features
+that the paper describes: registrations, renewals and deletions at a core node; a low load, for which N = 1 is best
+without tuning; a rate that varies slowly; and, 50 times as fast, a load for which N = 1 is hopeless. Hosts come at
+random at a rate that swings by half around its mean, each brings a few records in quick succession, and renews
+them after a fixed time with jitter.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def run(context: ExperimentContext) -> Report:
         "one; with tuning on, the response time is the same whatever N was at the start, and N follows the load.",
     ]
     return Report(
-        title="S4: registrations of a lookup service (generated trace)", body=body, data={"speeds": data}
+        title="Registrations at a lookup service, generated trace (Balasubramanian et al.)",
+        body=body,
+        data={"speeds": data},
     )
 
 

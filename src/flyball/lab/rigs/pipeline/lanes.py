@@ -61,12 +61,12 @@ class Trace:
     weights: list[tuple[float, ...]] = field(default_factory=list)
 
 
-class LaneWorld:
+class LaneSimulation:
     """Lanes fed at a rate by a splitter. `flow` None: no admission control, batches take whatever waits.
 
     `weigh` sets the lanes' shares each second from their predicted delays (policy.LaneDelay). None: round robin.
-    `spare_laggards`: nothing goes to a lane that is far behind, as the splitter has it. `late`: shares are in
-    force one interval after they were decided, as in S5.
+    `skip_laggards`: nothing goes to a lane that is far behind, as the splitter has it. `late`: shares are in
+    force one interval after they were decided, as in the event-processing paper.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LaneWorld:
         flow: FlowControl | None = None,
         weigh: Weigher | None = None,
         balance_every_s: float = 1.0,
-        spare_laggards: bool = False,
+        skip_laggards: bool = False,
         late: bool = False,
         environment: Any = None,
     ) -> None:
@@ -87,13 +87,13 @@ class LaneWorld:
         self.rate = 0.0
         """events a second that come in"""
         self._weigh, self._balance_every_s, self._late = weigh, balance_every_s, late
-        self._spare_laggards = spare_laggards
+        self._spare_laggards = skip_laggards
         self.weights: tuple[float, ...] = policy.equal_weights(len(models))
         rngs = np.random.default_rng(seed).spawn(len(models))
         self.lanes: list[LaneTwin] = []
         levels = TwinLevels(self.lanes)
         for number, (model, rng) in enumerate(zip(models, rngs, strict=True)):
-            admit = _taking_all if flow is None else _admitting(number, flow, levels, self.receipts.append)
+            admit = _admit_all if flow is None else _admission(number, flow, levels, self.receipts.append)
             self.lanes.append(LaneTwin(self.environment, model, admit, rng))
         self._delays = [LaneDelay() for _ in models]
         self._counted = [0] * len(models)
@@ -148,13 +148,13 @@ class LaneWorld:
             yield self.environment.timeout(0.5)
 
 
-def _taking_all(now_s: float, backlog: int) -> int:
+def _admit_all(now_s: float, backlog: int) -> int:
     """A static limit, as plain Structured Streaming has it."""
     del now_s
     return min(backlog, _STATIC_LIMIT)
 
 
-def _admitting(
+def _admission(
     number: int, flow: FlowControl, levels: TwinLevels, on_record: Callable[[Receipt], None]
 ) -> Callable[[float, int], int]:
     admission = Admission((number,), _MOST_EVENTS, flow.interval_s, levels, flow, on_record=on_record)
@@ -168,7 +168,7 @@ def _admitting(
     return admit
 
 
-def balancing(lanes: int) -> Weigher:
+def lane_balancing(lanes: int) -> Weigher:
     """The pipeline's own balancing."""
     balancer = Balancer(lanes)
     state = [balancer.initial()]
@@ -183,13 +183,13 @@ def balancing(lanes: int) -> Weigher:
     return weigh
 
 
-def p99_s(world: LaneWorld, since_s: float, until_s: float) -> float:
+def p99_s(simulation: LaneSimulation, since_s: float, until_s: float) -> float:
     """Delay of all events whose results came in that span."""
-    delays = [one for lane in world.lanes for one in lane.served.delays_s if since_s <= one[0] < until_s]
+    delays = [one for lane in simulation.lanes for one in lane.served.delays_s if since_s <= one[0] < until_s]
     return percentile_s(delays, 0.99)
 
 
-def held(receipts: Sequence[Receipt], since_s: float, until_s: float) -> tuple[float, float]:
+def free_range(receipts: Sequence[Receipt], since_s: float, until_s: float) -> tuple[float, float]:
     """The least and the largest free space that the loop saw in a span of time, as parts of the reference."""
     seen = [
         receipt.measurement / receipt.setpoint
