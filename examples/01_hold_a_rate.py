@@ -39,6 +39,6 @@ loop = Loop(
 runner = run([loop], samples=40, clock=clock)
 
 print("time  rate  window")
-for receipt in runner.receipts():
-    if receipt.time % 3 == 0:
-        print(f"{receipt.time:4.0f}  {receipt.measurement:4.0f}  {receipt.command:6.2f}")
+for record in runner.records():
+    if record.time % 3 == 0:
+        print(f"{record.time:4.0f}  {record.measurement:4.0f}  {record.command:6.2f}")

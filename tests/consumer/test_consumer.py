@@ -344,7 +344,7 @@ def test_a_goal_is_held_by_the_window_and_can_change_while_it_runs(memory: Any) 
             before = len(consumer.steps())
             await until(lambda: len(consumer.steps()) >= before + 3)
             assert consumer.window == pytest.approx(300 * 0.05, rel=0.5)
-            assert {receipt.setpoint for receipt in consumer.steps()[before + 1 :]} == {300.0}
+            assert {record.setpoint for record in consumer.steps()[before + 1 :]} == {300.0}
 
     asyncio.run(scenario())
 

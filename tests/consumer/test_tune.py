@@ -11,9 +11,10 @@ from flyball.consumer.config import ConsumerConfig, ConsumerFile, ProfileConfig
 from flyball.consumer.policy import Rate, regulator
 from flyball.consumer.tune import Playback, Tuning, essential, informative, propose
 from flyball.control.identification.identify import Fit, identify
+from flyball.control.record import LoopRecord
 from flyball.control.step import ReasonCode
 from flyball.errors import FlyballError
-from flyball.loops.policy import Observation, Policy, Receipt, decide, start
+from flyball.loops.policy import Observation, Policy, decide, start
 from flyball.loops.toml import check
 from flyball.twin.consumer import ConsumerPlant, staircase
 from flyball.twin.consumer_loop import run_consumer
@@ -72,18 +73,18 @@ def test_every_candidate_runs_from_its_config_and_holds_the_goal(seed: int) -> N
 def test_starved_samples_are_not_fitted_and_the_end_of_the_signal_is_noticed() -> None:
     """Publishers send 100/s for every other sample: the rate then says nothing about the window."""
     policy = Policy("tune", regulator(Rate(300.0), Playback((1.0, 2.0, 3.0, 4.0))), glide=False)
-    state, window, receipts = start(policy, 1.0), 1.0, list[Receipt]()
+    state, window, records = start(policy, 1.0), 1.0, list[LoopRecord]()
     for k in range(12):
         starved = k % 2 == 1
         rate = 20.0 if starved else 60.0 * window
         disturbances = (0.0, 1.0 / 60.0, 0.1 if starved else 1.0, 0.0, 100.0)
-        state, receipt = decide(policy, state, Observation(float(k), 300.0, rate, None, disturbances))
-        receipts.append(receipt)
-        window = receipt.command if isinstance(receipt.command, float) else window
-    rows = informative(receipts)
+        state, record = decide(policy, state, Observation(float(k), 300.0, rate, None, disturbances))
+        records.append(record)
+        window = record.command if isinstance(record.command, float) else window
+    rows = informative(records)
     assert len(rows) == 6
     assert all(rate == 60.0 * window for window, rate in rows)
-    assert [receipt.code for receipt in receipts].index(ReasonCode.SIGNAL_COMPLETE) == 8
+    assert [record.code for record in records].index(ReasonCode.SIGNAL_COMPLETE) == 8
 
 
 # --- profiles in the file ----------------------------------------------------------------------------------------

@@ -5,26 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flyball.consumer.policy import Little
+from flyball.control.record import LoopRecord
 from flyball.demo.consumer import summarise_phase
-from flyball.loops.policy import Observation, Policy, Receipt, decide, start
+from flyball.loops.policy import Observation, Policy, decide, start
 
 
-def _receipts(rates: list[float], goal: float, used: float = 1.0) -> list[Receipt]:
+def _records(rates: list[float], goal: float, used: float = 1.0) -> list[LoopRecord]:
     policy = Policy("demo", Little())
-    state, receipts = start(policy, 2.0), []
+    state, records = start(policy, 2.0), []
     for k, rate in enumerate(rates):
-        state, receipt = decide(policy, state, Observation(float(k), goal, rate, None, (2.0, 0.01, used)))
-        receipts.append(replace(receipt, command=2.0))
-    return receipts
+        state, record = decide(policy, state, Observation(float(k), goal, rate, None, (2.0, 0.01, used)))
+        records.append(replace(record, command=2.0))
+    return records
 
 
 def test_a_phase_leaves_out_its_beginning_and_other_goals() -> None:
-    receipts = [*_receipts([50.0, 150.0, 180.0, 190.0, 210.0, 200.0], 200.0), *_receipts([480.0] * 9, 500.0)]
-    phase = summarise_phase(receipts, 200.0)
+    records = [*_records([50.0, 150.0, 180.0, 190.0, 210.0, 200.0], 200.0), *_records([480.0] * 9, 500.0)]
+    phase = summarise_phase(records, 200.0)
     assert (phase.samples, phase.mean_per_s, phase.window) == (3, 200.0, 2.0)
     assert phase.std_per_s == 8.2
 
 
 def test_starved_samples_are_left_out() -> None:
-    assert summarise_phase(_receipts([10.0] * 9, 200.0, used=0.1), 200.0).mean_per_s is None
-    assert summarise_phase(_receipts([10.0] * 9, 200.0, used=1.0), 200.0).mean_per_s == 10.0
+    assert summarise_phase(_records([10.0] * 9, 200.0, used=0.1), 200.0).mean_per_s is None
+    assert summarise_phase(_records([10.0] * 9, 200.0, used=1.0), 200.0).mean_per_s == 10.0

@@ -65,7 +65,7 @@ controller = {{ name = "gain_scheduled", regions = [{{ above = 0.0, kp = 1.0, ki
 
 [telemetry]
 memory = {{ capacity = 10 }}
-sqlite = {{ path = "{tmp_path}/receipts.db", max_rows = 5 }}
+sqlite = {{ path = "{tmp_path}/records.db", max_rows = 5 }}
 """
     content = _load(tmp_path, text)
     first, second, third = (loop.loop(sensor=lambda: 1.0, actuator=lambda _: None) for loop in content.loop)

@@ -11,9 +11,9 @@ def commands(*, glide: bool) -> list[float]:
     policy = Policy("window", PiFf(kp=0.0, ki=0.0, setpoint_gain=0.01), glide=glide)
     state, given = start(policy, 4.0), []
     for k, goal in enumerate((400.0, 400.0, 800.0, 800.0)):
-        state, receipt = decide(policy, state, Observation(float(k), goal, 400.0))
-        assert isinstance(receipt.command, float)
-        given.append(receipt.command)
+        state, record = decide(policy, state, Observation(float(k), goal, 400.0))
+        assert isinstance(record.command, float)
+        given.append(record.command)
     return given
 
 

@@ -84,7 +84,7 @@ def test_a_reference_gives_the_set_point_of_each_sample() -> None:
     before = loop.goal
     assert before is None
     runner = run([loop], samples=3, clock=VirtualClock())
-    assert [(receipt.setpoint, receipt.measurement) for receipt in runner.receipts()] == [
+    assert [(record.setpoint, record.measurement) for record in runner.records()] == [
         (0.0, 0.0),
         (10.0, 1.0),
         (20.0, 2.0),
@@ -98,11 +98,11 @@ def test_a_reference_gives_the_set_point_of_each_sample() -> None:
 def test_a_reference_that_fails_moves_nothing(reference: Any) -> None:
     moves: list[float] = []
     loop = _loop(goal=None, reference=reference, actuator=moves.append, mode="on")
-    (receipt,) = run([loop], samples=1, clock=VirtualClock()).receipts()
+    (record,) = run([loop], samples=1, clock=VirtualClock()).records()
     assert moves == []
-    assert receipt.command is None
-    assert receipt.code in (ReasonCode.REFERENCE_FAILED, ReasonCode.HELD_INVALID_SAMPLE)
-    assert receipt.reason
+    assert record.command is None
+    assert record.code in (ReasonCode.REFERENCE_FAILED, ReasonCode.HELD_INVALID_SAMPLE)
+    assert record.reason
 
 
 def test_a_loop_has_either_a_goal_or_a_reference() -> None:

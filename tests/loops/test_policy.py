@@ -15,6 +15,7 @@ from flyball.control.controllers.p import P
 from flyball.control.controllers.pi import Pi
 from flyball.control.controllers.pid import Pid
 from flyball.control.guard.guard import Guard
+from flyball.control.record import LoopRecord
 from flyball.control.step import Action, Controller, ReasonCode, Sample, Value
 from flyball.control.wrappers import Ewma, Slew
 from flyball.errors import InvalidValue
@@ -22,7 +23,6 @@ from flyball.loops.policy import (
     LoopState,
     Observation,
     Policy,
-    Receipt,
     decide,
     freeze,
     from_store,
@@ -60,20 +60,20 @@ def _settled(policy: Policy, command: float = 5.0) -> LoopState:
 
 def test_an_everyday_step_is_the_controllers_own() -> None:
     policy = Policy("rate", PI)
-    state, receipt = decide(policy, start(policy, 5.0), _at(0.0, 300.0))
+    state, record = decide(policy, start(policy, 5.0), _at(0.0, 300.0))
     _, action = PI.step(PI.initial(5.0), Sample(0.0, 1.0, 400.0, 300.0, 5.0))
-    assert receipt.command == action.command == pytest.approx(5.6)
-    assert receipt.parts == action.parts
-    assert (receipt.loop, receipt.time, receipt.setpoint, receipt.measurement) == ("rate", 0.0, 400.0, 300.0)
-    assert state.command == receipt.command
+    assert record.command == action.command == pytest.approx(5.6)
+    assert record.parts == action.parts
+    assert (record.loop, record.time, record.setpoint, record.measurement) == ("rate", 0.0, 400.0, 300.0)
+    assert state.command == record.command
 
 
 @pytest.mark.parametrize("mode", ["advise", "shadow"])
 def test_modes_that_touch_nothing_still_propose(mode: Any) -> None:
     policy = Policy("rate", PI)
-    state, receipt = decide(policy, start(policy, 5.0), _at(0.0, 300.0, mode=mode))
-    assert receipt.command is None
-    assert receipt.proposed == pytest.approx(5.6)
+    state, record = decide(policy, start(policy, 5.0), _at(0.0, 300.0, mode=mode))
+    assert record.command is None
+    assert record.proposed == pytest.approx(5.6)
     assert state.command == 5.0
 
 
@@ -81,8 +81,8 @@ def test_shadow_follows_a_knob_that_somebody_else_moves() -> None:
     policy = Policy("rate", PI)
     state = start(policy, 5.0)
     for k, knob in enumerate((5.0, 9.0, 20.0)):
-        state, receipt = decide(policy, state, _at(float(k), 400.0, applied=knob, mode="shadow"))
-        assert receipt.proposed == pytest.approx(knob)  # at the goal: leave it where it is
+        state, record = decide(policy, state, _at(float(k), 400.0, applied=knob, mode="shadow"))
+        assert record.proposed == pytest.approx(knob)  # at the goal: leave it where it is
 
 
 def test_missed_samples_are_counted() -> None:
@@ -98,24 +98,24 @@ def test_missed_samples_are_counted() -> None:
 def test_a_sample_that_is_not_newer_is_ignored(time: float) -> None:
     policy = Policy("rate", PI)
     state, _ = decide(policy, start(policy, 5.0), _at(1.0, 300.0))
-    after, receipt = decide(policy, state, _at(time, 100.0))
+    after, record = decide(policy, state, _at(time, 100.0))
     assert after == state
-    assert receipt.command is None
-    assert receipt.code is ReasonCode.OUT_OF_ORDER
+    assert record.command is None
+    assert record.code is ReasonCode.OUT_OF_ORDER
 
 
 def test_a_frozen_knob_stays_and_thaws_without_a_bump() -> None:
     policy = Policy("rate", PI)
     state = freeze(_settled(policy), "maintenance")
     for k in range(3, 6):
-        state, receipt = decide(policy, state, _at(float(k), 100.0))
-        assert receipt.command is None
-        assert (receipt.frozen, receipt.reason, receipt.code) == (True, "maintenance", ReasonCode.FROZEN)
+        state, record = decide(policy, state, _at(float(k), 100.0))
+        assert record.command is None
+        assert (record.frozen, record.reason, record.code) == (True, "maintenance", ReasonCode.FROZEN)
     knob = state.command
-    state, receipt = decide(policy, unfreeze(state), _at(6.0, 100.0))
-    assert receipt.command == pytest.approx(knob)
-    state, receipt = decide(policy, state, _at(7.0, 100.0))
-    assert _number(receipt.command) > _number(knob)  # and then it acts
+    state, record = decide(policy, unfreeze(state), _at(6.0, 100.0))
+    assert record.command == pytest.approx(knob)
+    state, record = decide(policy, state, _at(7.0, 100.0))
+    assert _number(record.command) > _number(knob)  # and then it acts
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)
@@ -125,8 +125,8 @@ def test_a_new_goal_does_not_bump_and_is_reached_for(controller: Controller[Any]
     knob = _number(state.command)
     commands = []
     for k in range(3, 33):
-        state, receipt = decide(policy, state, _at(float(k), 400.0, setpoint=600.0))
-        commands.append(_number(receipt.command))
+        state, record = decide(policy, state, _at(float(k), 400.0, setpoint=600.0))
+        commands.append(_number(record.command))
     assert commands[0] == pytest.approx(knob)
     assert commands[-1] > knob + 1.0
 
@@ -136,9 +136,9 @@ def test_after_a_new_goal_the_law_is_the_controllers_own_again() -> None:
     policy = Policy("rate", P(kp=0.01, bias=3.0))
     state = _settled(policy, 3.0)
     for k in range(3, 60):
-        state, receipt = decide(policy, state, _at(float(k), 400.0, setpoint=600.0))
+        state, record = decide(policy, state, _at(float(k), 400.0, setpoint=600.0))
     assert state.gap is None
-    assert receipt.command == pytest.approx(3.0 + 0.01 * 200.0, abs=1e-6)
+    assert record.command == pytest.approx(3.0 + 0.01 * 200.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("new", CONTROLLERS)
@@ -165,35 +165,35 @@ def test_from_shadow_to_on_does_not_bump() -> None:
 def test_the_guard_holds_a_knob_that_lost_its_effect_until_unfrozen() -> None:
     policy = Policy("rate", Pi(kp=0.0, ki=0.05), guard=Guard(patience=5))
     state = start(policy, 1.0)
-    receipts = []
+    records = []
     for k in range(40):
-        state, receipt = decide(policy, state, _at(float(k), 100.0 + k % 2))
-        receipts.append(receipt)
-    frozen = next(receipt for receipt in receipts if receipt.frozen)
+        state, record = decide(policy, state, _at(float(k), 100.0 + k % 2))
+        records.append(record)
+    frozen = next(record for record in records if record.frozen)
     assert "did not answer" in frozen.alert
     assert frozen.command is None
-    assert all(receipt.command is None for receipt in receipts[receipts.index(frozen) :])
-    state, receipt = decide(policy, unfreeze(state), _at(40.0, 100.0))
-    assert receipt.command is not None
+    assert all(record.command is None for record in records[records.index(frozen) :])
+    state, record = decide(policy, unfreeze(state), _at(40.0, 100.0))
+    assert record.command is not None
 
 
 def test_a_missing_measurement_holds_only_as_long_as_it_lasts() -> None:
     policy = Policy("rate", PI, guard=Guard(missing_after=2))
     state = _settled(policy)
     for k in range(3, 8):
-        state, receipt = decide(policy, state, _at(float(k), None, trouble="the sensor raised OSError: gone"))
-    assert receipt.frozen
-    assert "missing" in receipt.alert
-    assert (receipt.reason, receipt.code) == ("the sensor raised OSError: gone", ReasonCode.SENSOR_FAILED)
-    _, receipt = decide(policy, state, _at(8.0, 390.0))
-    assert receipt.command is not None
+        state, record = decide(policy, state, _at(float(k), None, trouble="the sensor raised OSError: gone"))
+    assert record.frozen
+    assert "missing" in record.alert
+    assert (record.reason, record.code) == ("the sensor raised OSError: gone", ReasonCode.SENSOR_FAILED)
+    _, record = decide(policy, state, _at(8.0, 390.0))
+    assert record.command is not None
 
 
 def test_in_shadow_the_guard_speaks_and_does_not_freeze() -> None:
     policy = Policy("rate", PI, guard=Guard(missing_after=1))
-    state, receipt = decide(policy, start(policy, 5.0), _at(0.0, None, mode="shadow"))
-    assert receipt.alert
-    assert not receipt.frozen
+    state, record = decide(policy, start(policy, 5.0), _at(0.0, None, mode="shadow"))
+    assert record.alert
+    assert not record.frozen
     assert state.frozen is None
 
 
@@ -225,9 +225,9 @@ class _Broken:
 )
 def test_a_foreign_controller_that_breaks_its_promise_moves_nothing(answer: Any, code: ReasonCode) -> None:
     policy = Policy("rate", _Broken(answer), limits=(0.0, 10.0))
-    _, receipt = decide(policy, start(policy, 5.0), _at(0.0, 300.0))
-    assert receipt.command is None
-    assert receipt.code is code
+    _, record = decide(policy, start(policy, 5.0), _at(0.0, 300.0))
+    assert record.command is None
+    assert record.code is code
 
 
 numbers = st.one_of(st.floats(allow_nan=True, allow_infinity=True), st.floats(-1e3, 1e3), st.none())
@@ -255,11 +255,11 @@ def test_whatever_is_observed_the_knob_stays_within_its_limits(
     for observation, step in zip(seen, steps, strict=False):
         time += step
         timed = observation if not math.isfinite(observation.time) else replace(observation, time=time)
-        state, receipt = decide(policy, state, timed)
-        assert receipt.proposed is None or 1.0 <= _number(receipt.proposed) <= 360.0
-        if receipt.command is None:
+        state, record = decide(policy, state, timed)
+        assert record.proposed is None or 1.0 <= _number(record.proposed) <= 360.0
+        if record.command is None:
             continue
-        assert 1.0 <= _number(receipt.command) <= 360.0
+        assert 1.0 <= _number(record.command) <= 360.0
         assert timed.mode == "on"
         assert timed.frozen is None
 
@@ -280,18 +280,18 @@ def test_a_restored_loop_takes_the_same_next_actions(
         if k == min(cut, len(measured) - 1):
             restored = from_store(policy, json.loads(json.dumps(to_store(state))), 77.0)
         seen = _at(float(k), value, setpoint=goal)
-        state, receipt = decide(policy, state, seen)
+        state, record = decide(policy, state, seen)
         if restored is not None:
             restored, again = decide(policy, restored, seen)
-            assert again == receipt
+            assert again == record
 
 
 def test_a_restored_loop_does_not_count_the_time_it_was_away() -> None:
     policy = Policy("rate", PI)
     state = from_store(policy, to_store(_settled(policy)), 0.0)
-    _, receipt = decide(policy, state, _at(-1000.0, 390.0))  # the clock was set back meanwhile
-    assert receipt.missed == 0
-    assert receipt.command is not None
+    _, record = decide(policy, state, _at(-1000.0, 390.0))  # the clock was set back meanwhile
+    assert record.missed == 0
+    assert record.command is not None
 
 
 def test_vectors_keep_their_limits_and_glide() -> None:
@@ -331,10 +331,10 @@ def test_mistakes_are_refused(mistake: Any, words: str) -> None:
         mistake()
 
 
-def test_a_receipt_tells_the_whole_story() -> None:
+def test_a_record_tells_the_whole_story() -> None:
     policy = Policy("rate", PI, limits=(0.0, 5.2))
-    _, receipt = decide(policy, start(policy, 5.0), _at(0.0, 300.0))
-    assert isinstance(receipt, Receipt)
-    assert (receipt.applied, receipt.command, receipt.saturated) == (5.0, 5.2, 1)
-    assert receipt.reason.startswith("limited to 5.2")
-    assert receipt.code is ReasonCode.SATURATED_HIGH
+    _, record = decide(policy, start(policy, 5.0), _at(0.0, 300.0))
+    assert isinstance(record, LoopRecord)
+    assert (record.applied, record.command, record.saturated) == (5.0, 5.2, 1)
+    assert record.reason.startswith("limited to 5.2")
+    assert record.code is ReasonCode.SATURATED_HIGH

@@ -41,7 +41,7 @@ def _loop(name: str, clock: VirtualClock, *, plant: ArxPlant | None = None, **mo
     return Loop(name, **(options | more))
 
 
-def test_twin_and_live_runner_give_the_same_receipts() -> None:
+def test_twin_and_live_runner_give_the_same_records() -> None:
     def plant() -> ArxPlant:
         return ArxPlant(MODEL, command=1.0, noise=30.0, period_s=0.1, rng=np.random.default_rng(7))
 
@@ -51,8 +51,8 @@ def test_twin_and_live_runner_give_the_same_receipts() -> None:
     twin = Twin()
     simulated = twin.add(TwinLoop(Policy("rate", PI, 0.1, (1.0, 360.0)), plant(), 400.0, command=1.0))
     twin.run(samples=200)
-    assert len(runner.receipts("rate")) == 200
-    assert runner.receipts("rate") == simulated.receipts
+    assert len(runner.records("rate")) == 200
+    assert runner.records("rate") == simulated.records
 
 
 def test_the_same_seed_gives_the_same_telemetry() -> None:
@@ -63,7 +63,7 @@ def test_the_same_seed_gives_the_same_telemetry() -> None:
             _loop("a", clock, plant=ArxPlant(MODEL, command=1.0, noise=20.0, rng=rng)),
             _loop("b", clock, plant=ArxPlant(MODEL, command=1.0, noise=20.0, rng=rng, period_s=0.7), period_s=0.7),
         ]
-        return run(loops, samples=50, clock=clock).receipts()
+        return run(loops, samples=50, clock=clock).records()
 
     assert once() == once()
 
@@ -71,8 +71,8 @@ def test_the_same_seed_gives_the_same_telemetry() -> None:
 def test_loops_of_several_periods_are_all_served() -> None:
     clock = VirtualClock()
     runner = run([_loop("slow", clock, period_s=5.0), _loop("fast", clock, period_s=0.5)], samples=4, clock=clock)
-    assert [receipt.time for receipt in runner.receipts("slow")] == [0.0, 5.0, 10.0, 15.0]
-    assert [receipt.time for receipt in runner.receipts("fast")] == [0.0, 0.5, 1.0, 1.5]
+    assert [record.time for record in runner.records("slow")] == [0.0, 5.0, 10.0, 15.0]
+    assert [record.time for record in runner.records("fast")] == [0.0, 0.5, 1.0, 1.5]
 
 
 def _raises(error: Exception) -> Callable[..., Any]:
@@ -115,11 +115,11 @@ def test_a_broken_loop_does_not_disturb_the_others(broken: dict[str, Any], words
         return run(loops, samples=30, clock=clock)
 
     alone, together = runner(False), runner(True)
-    bad: list[Any] = together.receipts("bad")
-    assert together.receipts("good") == alone.receipts("good")
-    seen = {(receipt.code, receipt.reason) for receipt in bad}
-    assert any(receipt.code is code and words in receipt.reason for receipt in bad), seen
-    assert all(receipt.command is None or 1.0 <= receipt.command <= 360.0 for receipt in bad)
+    bad: list[Any] = together.records("bad")
+    assert together.records("good") == alone.records("good")
+    seen = {(record.code, record.reason) for record in bad}
+    assert any(record.code is code and words in record.reason for record in bad), seen
+    assert all(record.command is None or 1.0 <= record.command <= 360.0 for record in bad)
 
 
 def test_a_hung_coroutine_is_cancelled_and_tried_again() -> None:
@@ -135,7 +135,7 @@ def test_a_hung_coroutine_is_cancelled_and_tried_again() -> None:
     loop = _loop("rate", clock, sensor=sensor)
     runner = run([loop], samples=15, clock=clock)
     assert calls == [0.0, 11.0, 12.0, 13.0, 14.0]
-    assert [receipt.measurement for receipt in runner.receipts("rate")][-1] == 400.0
+    assert [record.measurement for record in runner.records("rate")][-1] == 400.0
 
 
 def test_a_late_sample_counts_at_the_time_it_came() -> None:
@@ -146,8 +146,8 @@ def test_a_late_sample_counts_at_the_time_it_came() -> None:
         return 390.0
 
     runner = run([_loop("rate", clock, sensor=sensor)], samples=3, clock=clock)
-    assert [receipt.time for receipt in runner.receipts("rate")] == pytest.approx([0.25, 1.25, 2.25])
-    assert all(receipt.command is not None for receipt in runner.receipts("rate"))
+    assert [record.time for record in runner.records("rate")] == pytest.approx([0.25, 1.25, 2.25])
+    assert all(record.command is not None for record in runner.records("rate"))
 
 
 def test_overrun_ticks_are_missed_and_counted() -> None:
@@ -162,8 +162,8 @@ def test_overrun_ticks_are_missed_and_counted() -> None:
         await asyncio.gather(runner.run(samples=6), hog())
         return runner
 
-    receipts = clock.run(main()).receipts("rate")
-    assert [(r.time, r.missed) for r in receipts] == [
+    records = clock.run(main()).records("rate")
+    assert [(r.time, r.missed) for r in records] == [
         (0.0, 0),
         (1.0, 0),
         (2.0, 0),
@@ -177,10 +177,10 @@ def test_the_applied_value_is_what_the_actuator_says() -> None:
     clock = VirtualClock()
     loop = _loop("rate", clock, sensor=lambda: 100.0, actuator=lambda command: min(command, 2.0), guard=None)
     runner = run([loop], samples=10, clock=clock)
-    assert [receipt.applied for receipt in runner.receipts()][-1] == 2.0
+    assert [record.applied for record in runner.records()][-1] == 2.0
     assert loop.command == 2.0
     # no wind-up: the proposed command never runs away from what was applied
-    proposed: list[Any] = [receipt.proposed for receipt in runner.receipts()]
+    proposed: list[Any] = [record.proposed for record in runner.records()]
     assert max(proposed) < 2.0 + 0.0060 * 300.0 + 1e-9
 
 
@@ -189,9 +189,9 @@ def test_advise_and_shadow_never_call_the_actuator() -> None:
     for mode in ("advise", "shadow"):
         called: list[float] = []
         loop = _loop("rate", clock, mode=mode, actuator=called.append)
-        receipts = run([loop], samples=5, clock=clock).receipts()
+        records = run([loop], samples=5, clock=clock).records()
         assert called == []
-        assert all(receipt.proposed is not None for receipt in receipts)
+        assert all(record.proposed is not None for record in records)
 
 
 def test_loops_come_and_go_while_running() -> None:
@@ -212,8 +212,8 @@ def test_loops_come_and_go_while_running() -> None:
         return runner
 
     runner = clock.run(main())
-    assert [receipt.time for receipt in runner.receipts("first")] == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert [receipt.time for receipt in runner.receipts("second")] == [2.5 + 0.5 * k for k in range(8)]
+    assert [record.time for record in runner.records("first")] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert [record.time for record in runner.records("second")] == [2.5 + 0.5 * k for k in range(8)]
     with pytest.raises(InvalidValue, match="there is no loop 'third'; there are: second"):
         runner.remove("third")
 
@@ -235,32 +235,32 @@ def test_goal_gains_and_freeze_change_while_running() -> None:
         await running
         return runner
 
-    receipts = clock.run(main()).receipts()
-    commands = [r.applied if r.command is None else r.command for r in receipts]
+    records = clock.run(main()).records()
+    commands = [r.applied if r.command is None else r.command for r in records]
     assert commands[31] == pytest.approx(commands[30])
-    assert receipts[60].measurement == pytest.approx(800.0, rel=1e-3)
+    assert records[60].measurement == pytest.approx(800.0, rel=1e-3)
     assert {commands[k] for k in range(61, 72)} == {commands[60]}
-    assert (receipts[65].reason, receipts[65].code) == ("look", ReasonCode.FROZEN)
-    assert receipts[-1].measurement == pytest.approx(800.0, rel=1e-3)
+    assert (records[65].reason, records[65].code) == ("look", ReasonCode.FROZEN)
+    assert records[-1].measurement == pytest.approx(800.0, rel=1e-3)
 
 
 def test_state_survives_a_restart(tmp_path: Path) -> None:
     """Half a run, a new process, the other half: the same commands as in one go."""
     whole_clock = VirtualClock()
-    whole = run([_loop("rate", whole_clock)], samples=20, clock=whole_clock).receipts()
+    whole = run([_loop("rate", whole_clock)], samples=20, clock=whole_clock).records()
 
     with SqliteDatabase(tmp_path / "state.db") as database:
         store = LoopStates(database)
         clock = VirtualClock()
         plant = ArxPlant(MODEL, command=1.0)
-        first = run([_loop("rate", clock, plant=plant)], samples=10, clock=clock, store=store).receipts()
+        first = run([_loop("rate", clock, plant=plant)], samples=10, clock=clock, store=store).records()
 
         async def pause() -> None:
             await clock.sleep_until(10.0)
 
         clock.run(pause())
-        second = run([_loop("rate", clock, plant=plant)], samples=10, clock=clock, store=store).receipts()
-    assert [receipt.command for receipt in first + second] == [receipt.command for receipt in whole]
+        second = run([_loop("rate", clock, plant=plant)], samples=10, clock=clock, store=store).records()
+    assert [record.command for record in first + second] == [record.command for record in whole]
 
 
 def test_a_state_of_another_controller_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
@@ -273,19 +273,19 @@ def test_a_state_of_another_controller_is_not_used(caplog: pytest.LogCaptureFixt
 
     clock = VirtualClock()
     runner = run([_loop("rate", clock)], samples=3, clock=clock, store=Store())
-    assert len(runner.receipts()) == 3
+    assert len(runner.records()) == 3
     assert "starts afresh" in caplog.text
 
 
 def test_a_sink_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(MemorySink):
-        def write(self, receipts: Any) -> None:
-            raise OSError(f"disk full: {len(receipts)}")
+        def write(self, records: Any) -> None:
+            raise OSError(f"disk full: {len(records)}")
 
     memory = MemorySink()
     clock = VirtualClock()
     run([_loop("rate", clock)], samples=5, clock=clock, telemetry=[Broken(), memory])
-    assert len(memory.receipts()) == 5
+    assert len(memory.records()) == 5
     assert caplog.text.count("disk full") == 1
 
 
@@ -307,5 +307,5 @@ def test_blocking_calls_leave_the_other_loops_alone() -> None:
     options: dict[str, Any] = {"actuator": lambda _: None, "controller": PI, "goal": 400.0, "period_s": 0.01}
     loops = [Loop("slow", sensor=slow, blocking=True, **options), Loop("quick", sensor=quick, **options)]
     runner = run(loops, samples=8)
-    assert len(runner.receipts("quick")) == 8
-    assert any(receipt.code is ReasonCode.OVERDUE for receipt in runner.receipts("slow"))
+    assert len(runner.records("quick")) == 8
+    assert any(record.code is ReasonCode.OVERDUE for record in runner.records("slow"))

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from flyball.loops.policy import Receipt
+from flyball.control.record import LoopRecord
 from flyball.pipeline.logs.levels import Level
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.source.admission import Admission
-from flyball.pipeline.telemetry import ReceiptFile
+from flyball.pipeline.telemetry import LoopRecordFile
 
 
 class Scripted:
@@ -31,8 +31,8 @@ class Scripted:
         ]
 
 
-def recorded(seconds: int) -> list[Receipt]:
-    records: list[Receipt] = []
+def recorded(seconds: int) -> list[LoopRecord]:
+    records: list[LoopRecord] = []
     flow = FlowControl(1_000_000, 600_000)
     admission = Admission((0, 1), 1000, 2.0, Scripted(), flow, balance=True, on_record=records.append)
     for second in range(seconds):
@@ -41,26 +41,26 @@ def recorded(seconds: int) -> list[Receipt]:
     return records
 
 
-def test_every_interval_of_flow_control_and_every_move_of_the_shares_leaves_a_receipt() -> None:
+def test_every_interval_of_flow_control_and_every_move_of_the_shares_leaves_a_record() -> None:
     records = recorded(seconds=9)
-    flow = [receipt for receipt in records if receipt.loop == "lane-0 flow"]
-    assert [receipt.time for receipt in flow] == [2.0, 4.0, 6.0, 8.0]
-    assert [receipt.setpoint for receipt in flow] == [600_000.0] * 4
-    assert [receipt.measurement for receipt in flow] == [940_000.0, 900_000.0, 860_000.0, 820_000.0]
+    flow = [record for record in records if record.loop == "lane-0 flow"]
+    assert [record.time for record in flow] == [2.0, 4.0, 6.0, 8.0]
+    assert [record.setpoint for record in flow] == [600_000.0] * 4
+    assert [record.measurement for record in flow] == [940_000.0, 900_000.0, 860_000.0, 820_000.0]
     assert flow[1].applied == pytest.approx(2 * 50 * 200.0)  # two batches of 50 events, 200 bytes each
-    shares = [receipt for receipt in records if receipt.loop == "lanes balance"]
+    shares = [record for record in records if record.loop == "lanes balance"]
     assert len(shares) == 9
     assert isinstance(shares[-1].command, tuple)
     assert shares[-1].command[0] > 0.5 > shares[-1].command[1]
 
 
-def test_receipts_go_to_a_file_with_dates_also_after_pickling(tmp_path: Path) -> None:
+def test_records_go_to_a_file_with_dates_also_after_pickling(tmp_path: Path) -> None:
     path = tmp_path / "loops.db"
-    write = pickle.loads(pickle.dumps(ReceiptFile(str(path))))
+    write = pickle.loads(pickle.dumps(LoopRecordFile(str(path))))
     before_s = time.time()
-    for receipt in recorded(seconds=3):
+    for record in recorded(seconds=3):
         write(
-            Receipt(**{**{name: getattr(receipt, name) for name in receipt.__slots__}, "time": time.monotonic()})
+            LoopRecord(**{**{name: getattr(record, name) for name in record.__slots__}, "time": time.monotonic()})
         )
     with sqlite3.connect(path) as file:
         rows = file.execute("SELECT loop, time FROM receipts WHERE axis = 0 ORDER BY id").fetchall()
@@ -69,4 +69,4 @@ def test_receipts_go_to_a_file_with_dates_also_after_pickling(tmp_path: Path) ->
 
 
 def test_without_a_path_nothing_is_kept() -> None:
-    ReceiptFile("")(recorded(seconds=3)[0])
+    LoopRecordFile("")(recorded(seconds=3)[0])

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.control.controllers import catalogue
+from flyball.control.controllers.publishing.signals import Measured
+from flyball.control.record import LoopRecord
 from flyball.errors import InvalidValue
 from flyball.publisher import policy as rules
 from flyball.testing.fifo_broker import FifoBroker, Source, jain
@@ -28,6 +30,11 @@ def run(
     source = Source(rules.Policy(catalogue.make(controller, **options)), lambda _: rate, batch=batch)
     FifoBroker([source], capacity=lambda _: capacity, round_trip_s=trip_s).run(seconds)
     return source
+
+
+def seen(record: LoopRecord) -> Measured:
+    assert isinstance(record.measurement, Measured)
+    return record.measurement
 
 
 def mean_latency_s(source: Source, after_s: float = 2.0) -> float:
@@ -57,7 +64,7 @@ def test_an_ordered_publisher_has_one_batch_on_the_way_and_keeps_up_by_larger_on
     policy = rules.Policy(catalogue.make(controller), ordered=True)
     source = Source(policy, lambda _: 1000.0)
     FifoBroker([source], capacity=lambda _: 4000.0, round_trip_s=0.02).run(6.0)
-    assert all(receipt.measured.in_flight <= 1000.0 for receipt in source.receipts)
+    assert all(seen(record).in_flight <= 1000.0 for record in source.records)
     ends = [time_s for time_s, _ in source.confirmed]
     begins = [batch.sent_s for batch in source.sent]
     assert all(begin >= end for begin, end in zip(begins[1:], ends, strict=False))
@@ -90,13 +97,13 @@ def test_auto_forms_batches_only_while_the_broker_is_the_bottleneck() -> None:
 @pytest.mark.parametrize(("capacity", "trip_s"), [(500.0, 0.01), (2000.0, 0.001), (2000.0, 0.05), (8000.0, 0.013)])
 def test_auto_holds_what_is_on_the_way_near_the_knee(capacity: float, trip_s: float) -> None:
     source = run("auto", 2 * capacity, capacity=capacity, trip_s=trip_s, seconds=8.0)
-    late = [receipt for receipt in source.receipts if receipt.time_s > 4.0 and receipt.measured.transfer_s > 0.0]
+    late = [record for record in source.records if record.time > 4.0 and seen(record).transfer_s > 0.0]
     # The round trip without a queue is known since the moment of draining at 5 s.
     knee = capacity * (trip_s + 1 / capacity)
-    knees = [receipt.action.parts["knee"] for receipt in late if receipt.time_s > 5.5]
+    knees = [record.parts["knee"] for record in late if record.time > 5.5]
     assert statistics.mean(knees) == pytest.approx(knee, rel=0.1)
     # The queue at the broker is some milliseconds, whatever its speed.
-    queued_s = statistics.mean(r.measured.transfer_s for r in late) - trip_s
+    queued_s = statistics.mean(seen(r).transfer_s for r in late) - trip_s
     assert queued_s < 0.03
     assert sum(count for time_s, count in source.confirmed if time_s > 4.0) / 4.0 > 0.9 * capacity
 
@@ -106,9 +113,9 @@ def test_auto_halves_on_trouble_and_finds_the_knee_again() -> None:
     broker = FifoBroker([source], capacity=lambda _: 2000.0, round_trip_s=0.01)
     broker.at(3.0, lambda _: setattr(broker, "blocked_until_s", 6.0))
     broker.run(12.0)
-    silent = [r for r in source.receipts if 3.0 < r.time_s < 6.0 and r.measured.trouble]
+    silent = [r for r in source.records if 3.0 < r.time < 6.0 and seen(r).trouble]
     assert len(silent) >= 2
-    windows = [command[3] for r in silent if isinstance(command := r.action.command, tuple)]
+    windows = [command[3] for r in silent if isinstance(command := r.command, tuple)]
     assert windows == sorted(windows, reverse=True)
     assert windows[-1] < windows[0]
     after = sum(count for time_s, count in source.confirmed if 8.0 < time_s <= 12.0) / 4.0
@@ -121,7 +128,7 @@ def test_auto_learns_that_the_path_has_become_longer() -> None:
     broker.at(7.0, lambda _: setattr(broker, "round_trip_s", 0.1))
     broker.run(36.0)
     # The shorter round trip counts for 15 s more; until then the longer one looks like a queue.
-    assert source.receipts[-1].action.parts["round_trip_s"] == pytest.approx(0.1 + 1 / 2000, rel=0.01)
+    assert source.records[-1].parts["round_trip_s"] == pytest.approx(0.1 + 1 / 2000, rel=0.01)
     after = sum(count for time_s, count in source.confirmed if time_s >= 30.0) / 6.0
     assert after > 0.85 * 2000.0  # draining takes its part
 
@@ -181,7 +188,7 @@ def test_a_static_batch_diverges_where_n_over_t_poll_is_below_the_load() -> None
 
 def test_batch_aimd_halves_n_when_messages_are_few_and_keeps_its_polling_interval_within_bounds() -> None:
     source = run("batch-aimd", 35.0, batch=500, trip_s=0.14, seconds=20.0)
-    commands = [r.action.command for r in source.receipts if r.action.command is not None]
+    commands = [r.command for r in source.records if r.command is not None]
     assert all(isinstance(command, tuple) and 0.05 <= command[2] <= 0.2 for command in commands)
     assert source.state.command.most < 50
     assert source.state.pending < 50

@@ -497,12 +497,12 @@ def test_the_sync_face_takes_the_same_parameters(method: str) -> None:
     assert list(of_sync.parameters.values()) == list(of_publisher.parameters.values())
 
 
-def test_receipts_show_the_knee(url: str) -> None:
+def test_the_steps_show_the_knee(url: str) -> None:
     async def main() -> None:
         async with Publisher(url, channel="orders", outbox=None, declare="queue") as publisher:
             await (await publisher.publish(b"x")).wait_confirmed()
             await asyncio.sleep(0.01)
-            parts = publisher.steps()[-1].action.parts
+            parts = publisher.steps()[-1].parts
             assert parts["knee"] == pytest.approx(parts["rate"] * parts["round_trip_s"])
             assert parts["round_trip_s"] > 0.0
             (target,) = publisher.stats.targets

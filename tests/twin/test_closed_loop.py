@@ -24,8 +24,8 @@ def test_a_run_is_determined_by_its_setup() -> None:
     def once(seed: int) -> Run:
         return run_closed_loop(Setup(S1, PI, 400.0, command=1.0, noise=30.0, seed=seed))
 
-    assert once(1).receipts == once(1).receipts
-    assert once(1).receipts != once(2).receipts
+    assert once(1).records == once(1).records
+    assert once(1).records != once(2).records
 
 
 @pytest.mark.parametrize("delay", [0, 1, 2])
@@ -75,9 +75,9 @@ def test_several_loops_share_one_time() -> None:
     fast = twin.add(TwinLoop(Policy("fast", PI, 0.5), ArxPlant(S1, period_s=0.5), 400.0))
     slow = twin.add(TwinLoop(Policy("slow", PI, 2.0), ArxPlant(S1, period_s=2.0), 400.0, mode="shadow", keep=4))
     twin.run(until_s=10.0)
-    assert [receipt.time for receipt in fast.receipts] == [0.5 * k for k in range(20)]
-    assert len(slow.receipts) <= 4
-    assert all(receipt.command is None for receipt in slow.receipts)
+    assert [record.time for record in fast.records] == [0.5 * k for k in range(20)]
+    assert len(slow.records) <= 4
+    assert all(record.command is None for record in slow.records)
 
 
 def test_mistakes_are_refused() -> None:

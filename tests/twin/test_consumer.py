@@ -34,7 +34,7 @@ def test_one_seed_gives_one_run() -> None:
     plant = ConsumerPlant(publishers=S1_PUBLISHERS, wander=0.05)
     first, again, other = (run_consumer(plant, "rate=400", samples=15, seed=seed) for seed in (3, 3, 4))
     assert first.rate.tolist() == again.rate.tolist()
-    assert first.receipts == again.receipts
+    assert first.records == again.records
     assert first.rate.tolist() != other.rate.tolist()
 
 
@@ -163,7 +163,7 @@ def test_a_goal_out_of_reach_is_explained_and_not_fought() -> None:
     assert run.rate[10:].mean() == pytest.approx(400.0, rel=0.05)
     assert run.command.max() < 200.0
     assert run.command[10:].max() < 2.0 * plant.capacity_per_s() * plant.residence_s()
-    assert any(receipt.code is ReasonCode.UNREACHABLE for receipt in run.receipts)
+    assert any(record.code is ReasonCode.UNREACHABLE for record in run.records)
 
 
 def test_capacity_keeps_the_handlers_busy_and_no_more() -> None:

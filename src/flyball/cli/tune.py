@@ -15,8 +15,8 @@ from flyball.errors import InvalidValue
 if TYPE_CHECKING:
     from flyball.consumer.config import ConsumerConfig, ConsumerFile
     from flyball.consumer.tune import Tuning
+    from flyball.control.record import LoopRecord
     from flyball.control.tuning import Candidate
-    from flyball.loops.policy import Receipt
 
 
 def command(
@@ -138,9 +138,9 @@ def _file_so_far(out: Path, config: ConsumerConfig) -> ConsumerFile:
     return found
 
 
-def _progress(receipt: Receipt) -> None:
-    if isinstance(receipt.measurement, float) and isinstance(receipt.applied, float):
-        note(f"window {receipt.applied:6.2f}  rate {receipt.measurement:9.1f}/s  {receipt.reason}")
+def _progress(record: LoopRecord) -> None:
+    if isinstance(record.measurement, float) and isinstance(record.applied, float):
+        note(f"window {record.applied:6.2f}  rate {record.measurement:9.1f}/s  {record.reason}")
 
 
 def _document(found: Tuning, out: Path | None) -> dict[str, Any]:

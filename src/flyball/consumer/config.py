@@ -24,8 +24,8 @@ from flyball.consumer.consumer import Consumer
 from flyball.consumer.handler import Handler, check_handler
 from flyball.consumer.policy import parse_goal
 from flyball.consumer.policy.profiles import Profile, Profiled
+from flyball.control.record import Mode
 from flyball.errors import InvalidValue
-from flyball.loops.policy import Mode
 from flyball.strict_model import StrictModel
 
 

@@ -25,9 +25,9 @@ from flyball.consumer.policy import WINDOW_LIMITS, Goal, Regulator, RetryPolicy,
 from flyball.consumer.receive import receive_until
 from flyball.consumer.subscription import check_wishes, place
 from flyball.consumer.window_loop import Steering
+from flyball.control.record import LoopRecord, Mode
 from flyball.errors import InvalidValue
 from flyball.loops.loop import Loop
-from flyball.loops.policy import Mode, Receipt
 from flyball.loops.runner import Runner
 from flyball.loops.telemetry.sink import Sink
 from flyball.store.protocol import Database, StateStore
@@ -193,9 +193,9 @@ class Consumer:
         last = None if self.loop is None else self.loop.last
         return "" if last is None else "; ".join(filter(None, (last.reason, last.alert)))
 
-    def steps(self) -> list[Receipt]:
+    def steps(self) -> list[LoopRecord]:
         """The newest steps of the loop, oldest first (where no other telemetry was asked for)."""
-        return [] if self.runner is None else self.runner.receipts()
+        return [] if self.runner is None else self.runner.records()
 
     @property
     def stats(self) -> ConsumerStats:

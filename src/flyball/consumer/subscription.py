@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flyball.consumer.policy import Capacity, Goal, Latency, Regulator
+from flyball.control.record import MODES
 from flyball.errors import InvalidValue
-from flyball.loops.policy import MODES
 
 
 @dataclass(frozen=True, slots=True)

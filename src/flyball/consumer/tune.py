@@ -23,6 +23,7 @@ from flyball.control.controllers.common import as_scalar
 from flyball.control.gains import Gains, Kind
 from flyball.control.identification.identify import Fit, identify
 from flyball.control.models import Array, Arx, first_order
+from flyball.control.record import LoopRecord
 from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 from flyball.control.tuning import (
     LEAST_SAMPLES,
@@ -35,7 +36,6 @@ from flyball.control.tuning import (
 )
 from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
-from flyball.loops.policy import Receipt
 
 ENOUGH = 1.5  # part of the goal at which a staircase need not climb further
 _CERTAIN = 1e-12  # a variance that stands for none
@@ -104,7 +104,7 @@ class Tuning:
 
 
 async def record(
-    config: ConsumerConfig, windows: tuple[float, ...], told: Callable[[Receipt], None] = lambda _: None
+    config: ConsumerConfig, windows: tuple[float, ...], told: Callable[[LoopRecord], None] = lambda _: None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Play the signal on the live consumer: (windows, rates) of the samples in which messages were not lacking."""
     goal = parse_goal(config.goal or "")
@@ -120,11 +120,11 @@ async def record(
     async with consumer:
         while time.monotonic() < deadline:
             await asyncio.sleep(config.period_s / 4)
-            receipts = consumer.steps()
-            for receipt in receipts[seen:]:
-                told(receipt)
-            seen = len(receipts)
-            if any(receipt.code is ReasonCode.SIGNAL_COMPLETE for receipt in receipts):
+            records = consumer.steps()
+            for record in records[seen:]:
+                told(record)
+            seen = len(records)
+            if any(record.code is ReasonCode.SIGNAL_COMPLETE for record in records):
                 break
     rows = informative(consumer.steps()[2:])  # the first sample is the start
     if len(rows) < LEAST_SAMPLES:
@@ -135,12 +135,12 @@ async def record(
     return tuple(window for window, _ in rows), tuple(rate for _, rate in rows)
 
 
-def informative(receipts: Sequence[Receipt]) -> list[tuple[float, float]]:
+def informative(records: Sequence[LoopRecord]) -> list[tuple[float, float]]:
     """(window, rate) of the samples that say what a window does: a rate was measured, and messages were there."""
     return [
-        (as_scalar(receipt.applied), as_scalar(receipt.measurement))
-        for receipt in receipts
-        if receipt.measurement is not None and receipt.code is not ReasonCode.STARVED
+        (as_scalar(record.applied), as_scalar(record.measurement))
+        for record in records
+        if record.applied is not None and record.measurement is not None and record.code is not ReasonCode.STARVED
     ]
 
 
@@ -200,7 +200,7 @@ async def tune(
     settling: float = 4.0,
     overshoot: float = 0.1,
     controller: str = "little",
-    told: Callable[[Receipt], None] = lambda _: None,
+    told: Callable[[LoopRecord], None] = lambda _: None,
 ) -> Tuning:
     """Experiment, model, controllers, config."""
     check_samples(samples)

@@ -36,9 +36,9 @@ from flyball.consumer.policy import (
 )
 from flyball.consumer.policy.pacing import Bucket, take
 from flyball.consumer.subscription import Place
+from flyball.control.record import Mode
 from flyball.errors import InvalidValue
 from flyball.loops.loop import Loop
-from flyball.loops.policy import Mode
 from flyball.loops.runner import Runner
 from flyball.loops.telemetry.sink import Sink
 from flyball.store.protocol import StateStore

@@ -114,7 +114,7 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a controller wants, and why: the receipt of one step.
+    """What a controller wants, and why: the record of one step.
 
     `command` None means: leave the knob as it is. `parts` are the terms that add up to the command (for a PID
     "p", "i", "d"; "ff" for feed-forward). `saturated` is -1 or +1 where a limit cut the command, else 0.

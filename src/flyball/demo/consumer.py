@@ -14,8 +14,8 @@ from statistics import fmean, pstdev
 from flyball.brokers import Message, connect
 from flyball.consumer.consumer import Consumer
 from flyball.control.controllers.common import as_scalar
+from flyball.control.record import LoopRecord
 from flyball.control.step import ReasonCode
-from flyball.loops.policy import Receipt
 
 GOALS_PER_S = (200.0, 500.0)
 WORK_S = 0.01
@@ -82,14 +82,14 @@ async def _wait_for_samples(consumer: Consumer, goal: float, input_ended: asynci
             left_s = 0.0 if caught_up else left_s
 
 
-def _counts(step: Receipt, goal: float) -> bool:
+def _counts(step: LoopRecord, goal: float) -> bool:
     """Whether it is a sample at this goal in which messages were waiting."""
     measured = isinstance(step.measurement, float) and step.measurement > 0.0
     has_messages = measured and step.code is not ReasonCode.STARVED
     return has_messages and step.setpoint == goal and isinstance(step.command, float)
 
 
-def summarise_phase(steps: Sequence[Receipt], goal: float) -> Phase:
+def summarise_phase(steps: Sequence[LoopRecord], goal: float) -> Phase:
     """Summarise the steps at one goal.
 
     >>> summarise_phase([], 200.0)

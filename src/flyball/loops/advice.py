@@ -13,8 +13,8 @@ from itertools import pairwise
 from flyball.control.design.design import Design, ImpossibleSpecification, design
 from flyball.control.identification.identify import Fit, identify
 from flyball.control.models import Arx
+from flyball.control.record import LoopRecord
 from flyball.errors import FlyballError
-from flyball.loops.policy import Receipt
 
 _SETTLINGS = (4, 6, 8, 12, 16, 24, 32, 48, 64)  # settling in samples, the fastest first
 _GOOD_R2 = 0.8  # S1: a fit from here on is good enough to design with
@@ -32,9 +32,9 @@ class Advice:
         return self.text
 
 
-def advise(receipts: Sequence[Receipt]) -> Advice:
-    """Identify and design from the receipts of one loop, oldest first."""
-    commands, measurements = _recording(receipts)
+def advise(records: Sequence[LoopRecord]) -> Advice:
+    """Identify and design from the records of one loop, oldest first."""
+    commands, measurements = _recording(records)
     try:
         fit = identify(commands, measurements, align="next")
     except FlyballError as error:
@@ -56,11 +56,11 @@ def advise(receipts: Sequence[Receipt]) -> Advice:
     return Advice(f"{seen}; no PI that settles in {_SETTLINGS[-1]} samples is accepted on this model{doubts}", fit)
 
 
-def _recording(receipts: Sequence[Receipt]) -> tuple[list[float], list[float]]:
+def _recording(records: Sequence[LoopRecord]) -> tuple[list[float], list[float]]:
     """The longest stretch without gaps: u(k) is the command in force from sample k on."""
     best: list[tuple[float, float]] = []
     stretch: list[tuple[float, float]] = []
-    for now, after in pairwise(receipts):
+    for now, after in pairwise(records):
         command, measured = after.applied, now.measurement
         if isinstance(command, float | int) and isinstance(measured, float | int) and not now.missed:
             stretch.append((float(command), float(measured)))

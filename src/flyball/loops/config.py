@@ -27,12 +27,12 @@ from pydantic import Field, Strict, model_validator
 
 from flyball.control.controllers import catalogue
 from flyball.control.guard.guard import Guard
+from flyball.control.record import Mode
 from flyball.control.step import Controller
 from flyball.control.wrappers import WRAPPERS
 from flyball.errors import InvalidValue
 from flyball.loops.derive import Derived, OneFrom, OneOf
 from flyball.loops.loop import DEFAULT_GUARD, Actuator, Loop, Sensor
-from flyball.loops.policy import Mode
 from flyball.loops.telemetry.memory import MemorySink
 from flyball.loops.telemetry.parquet import ParquetSink
 from flyball.loops.telemetry.prometheus import PrometheusSink
@@ -124,7 +124,7 @@ class LoopConfig(StrictModel):
 
 
 class _Memory(StrictModel):
-    capacity: Annotated[int, Strict(), Field(ge=1, description="newest receipts that are kept")] = 20_000
+    capacity: Annotated[int, Strict(), Field(ge=1, description="newest records that are kept")] = 20_000
 
 
 class _Sqlite(StrictModel):
@@ -143,7 +143,7 @@ class _Prometheus(StrictModel):
 
 
 class TelemetryConfig(StrictModel):
-    """Where receipts go; every place is bounded."""
+    """Where records go; every place is bounded."""
 
     memory: _Memory | None = None
     sqlite: _Sqlite | None = None
@@ -168,7 +168,7 @@ class LoopsFile(StrictModel):
     """A file of loops."""
 
     loop: Annotated[tuple[LoopConfig, ...], Field(description="the loops", json_schema_extra={"minItems": 1})]
-    telemetry: Annotated[TelemetryConfig, Field(description="where receipts go")] = TelemetryConfig()
+    telemetry: Annotated[TelemetryConfig, Field(description="where records go")] = TelemetryConfig()
 
     @model_validator(mode="after")
     def _names_differ(self) -> LoopsFile:

@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 from flyball.control.guard.guard import Guard
 from flyball.control.models import Arx
+from flyball.control.record import MODES, LoopRecord, Mode
 from flyball.control.step import Controller, Disturbances, ReasonCode, Value, is_usable
 from flyball.errors import InvalidValue
 from flyball.loops import policy as rules
-from flyball.loops.policy import MODES, LoopState, Mode, Observation, Policy, Receipt
+from flyball.loops.policy import LoopState, Observation, Policy
 
 Reading: TypeAlias = float | tuple[float, ...] | None
 Sensor: TypeAlias = Callable[[], Reading | Awaitable[Reading]]
@@ -82,7 +83,7 @@ class Loop:
         first = command if command is not None else limits[0] if limits else 0.0
         self._state = rules.start(self._policy, first)
         self._frozen: str | None = None
-        self._last: Receipt | None = None
+        self._last: LoopRecord | None = None
         self._model, self._allow_fragile = model, allow_fragile
         if (goal is None) == (reference is None):
             raise InvalidValue(f"loop {name!r} needs either a goal or a reference, got {goal!r} and {reference!r}")
@@ -115,8 +116,8 @@ class Loop:
         return self._state.command
 
     @property
-    def last(self) -> Receipt | None:
-        """The newest receipt."""
+    def last(self) -> LoopRecord | None:
+        """The newest record."""
         return self._last
 
     @property
@@ -183,7 +184,7 @@ class Loop:
         disturbances: Disturbances = (),
         trouble: str | None = None,
         trouble_code: ReasonCode = ReasonCode.SENSOR_FAILED,
-    ) -> Receipt:
+    ) -> LoopRecord:
         """Decide one step from what was measured at `time`; giving the command to the knob is up to the caller."""
         if self._reference is not None:
             try:

@@ -1,7 +1,7 @@
 """One step of a loop as a pure function: what was observed goes in, what to do and why comes out.
 
     state = start(policy, command)
-    state, receipt = decide(policy, state, observation)
+    state, record = decide(policy, state, observation)
 
 The live runner and the twin both run exactly this, so what a twin shows is what a loop will do. The order of
 one step: account for time (late, missed, out of order), let the controller propose, glide over a change of
@@ -12,13 +12,13 @@ move the knob.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 from flyball.control.controllers.common import as_tuple
 from flyball.control.guard.guard import Guard, GuardState, Verdict
 from flyball.control.limits import clamp_value
+from flyball.control.record import LoopRecord, Mode
 from flyball.control.state import from_plain, to_plain
 from flyball.control.step import Action, Controller, Disturbances, ReasonCode, Sample, Value, hold, is_usable
 from flyball.control.wrappers import transfer
@@ -26,9 +26,6 @@ from flyball.control.wrappers.bumpless import Bumpless, BumplessState
 from flyball.control.wrappers.common import hold_invalid, same_shape, saturation_code
 from flyball.control.wrappers.saturation import Saturation
 from flyball.errors import InvalidValue
-
-Mode: TypeAlias = Literal["advise", "shadow", "on"]
-MODES: tuple[str, ...] = get_args(Mode)
 
 FADE = 0.5
 """Part of a bump that is left after each sample: after seven samples less than one per cent."""
@@ -117,33 +114,6 @@ class Observation:
     trouble_code: ReasonCode = ReasonCode.SENSOR_FAILED
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What one step did, and why.
-
-    `proposed` is what the controller wants within the limits; `command` is what the actuator is to be given
-    now, None where the knob is left alone (mode, freeze, nothing measured). `missed` counts samples that were
-    due since the last one, this one included, and did not come. `alert` is what the guard has to say. `reason` is
-    for people; programs branch on its `code`.
-    """
-
-    loop: str
-    time: float
-    setpoint: Value
-    measurement: Value | None
-    applied: Value
-    proposed: Value | None
-    command: Value | None
-    mode: Mode
-    frozen: bool
-    saturated: int
-    missed: int
-    parts: Mapping[str, float]
-    reason: str
-    alert: str = ""
-    code: ReasonCode = ReasonCode.UNSPECIFIED
-
-
 def start(policy: Policy, command: Value) -> LoopState:
     """The state of a loop whose knob stands at `command` right now."""
     if not is_usable(command):
@@ -159,7 +129,7 @@ def with_controller(policy: Policy, state: LoopState, controller: Controller[Any
     return replace(policy, controller=controller), fresh
 
 
-def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopState, Receipt]:
+def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopState, LoopRecord]:
     """Run one step.
 
     *Time.* A sample that is not newer than the last one is ignored. Samples that were due meanwhile are
@@ -214,7 +184,7 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
         reason, code = seen.trouble, seen.trouble_code
     elif frozen:
         reason, code = frozen, ReasonCode.FROZEN
-    receipt = Receipt(
+    record = LoopRecord(
         policy.name,
         seen.time,
         seen.setpoint,
@@ -231,7 +201,7 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
         alert,
         code,
     )
-    return LoopState(inner, position, seen.time, setpoint, acting, gap, guard, latched), receipt
+    return LoopState(inner, position, seen.time, setpoint, acting, gap, guard, latched), record
 
 
 def freeze(state: LoopState, reason: str) -> LoopState:
@@ -307,8 +277,8 @@ def _fresh_gap(command: Value) -> Gap:
     return Gap(True, (0.0,) * len(as_tuple(command)))
 
 
-def _ignored(policy: Policy, state: LoopState, seen: Observation, missed: int) -> Receipt:
-    return Receipt(
+def _ignored(policy: Policy, state: LoopState, seen: Observation, missed: int) -> LoopRecord:
+    return LoopRecord(
         loop=policy.name,
         time=seen.time,
         setpoint=seen.setpoint,

@@ -4,7 +4,7 @@ All loops of one period are served in one tick by one coroutine: a plain synchro
 two function calls, and ten thousand loops need no ten thousand tasks. Only a loop whose sensor or actuator is
 asynchronous, or was declared `blocking`, gets a task for the duration of a step. Whatever one loop's sensor or
 actuator does (raise, hang, return nonsense), the others keep their pace: the loop itself gets a step without a
-measurement and a receipt that says why.
+measurement and a record that says why.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from flyball.control.record import LoopRecord
 from flyball.control.step import Disturbances, ReasonCode, Value
 from flyball.errors import FlyballError, InvalidValue
 from flyball.loops.clock import Clock, WallClock
 from flyball.loops.loop import Loop
-from flyball.loops.policy import Receipt
 from flyball.loops.telemetry.memory import MemorySink
 from flyball.loops.telemetry.recorder import Recorder
 from flyball.loops.telemetry.sink import Sink
@@ -75,7 +75,7 @@ class _Group:
 class Runner:
     """Runs loops until stopped.
 
-    `telemetry` are the sinks for receipts (default: the newest in memory, see `receipts`). With a `store`,
+    `telemetry` are the sinks for records (default: the newest in memory, see `records`). With a `store`,
     loops go on from where they were when the program ended; their states are saved every `save_every_s` and
     at the end. Where the program dies, knobs hold their last value: nothing is ever reset on the way out.
     """
@@ -109,18 +109,18 @@ class Runner:
 
     @property
     def dropped(self) -> int:
-        """Receipts that could not be written in time and were dropped."""
+        """Records that could not be written in time and were dropped."""
         return self._recorder.dropped
 
-    def receipts(self, loop: str | None = None) -> list[Receipt]:
-        """The newest receipts where no other telemetry was asked for."""
-        return self._memory.receipts(loop)
+    def records(self, loop: str | None = None) -> list[LoopRecord]:
+        """The newest records where no other telemetry was asked for."""
+        return self._memory.records(loop)
 
     def advice(self, loop: str) -> Advice:
-        """The model, its R² and the gains that the receipts in memory support; touches nothing."""
+        """The model, its R² and the gains that the records in memory support; touches nothing."""
         from flyball.loops.advice import advise
 
-        return advise(self.receipts(loop))
+        return advise(self.records(loop))
 
     def add(self, loop: Loop) -> None:
         """Run this loop, too; also while running."""
@@ -207,15 +207,15 @@ class Runner:
         for first in range(0, len(members), _SLICE):
             now = self.clock.now()
             time = due if now - due <= _ON_TIME * group.period_s else now
-            receipts: list[Receipt] = []
+            records: list[LoopRecord] = []
             for driven in members[first : first + _SLICE]:
-                receipt = self._serve(driven, time)
-                if receipt is not None:
-                    receipts.append(receipt)
-            self._recorder.put(receipts)
+                record = self._serve(driven, time)
+                if record is not None:
+                    records.append(record)
+            self._recorder.put(records)
             await asyncio.sleep(0)
 
-    def _serve(self, driven: _Driven, time: float) -> Receipt | None:
+    def _serve(self, driven: _Driven, time: float) -> LoopRecord | None:
         """One step of one loop; None where it goes on in a task of its own."""
         if driven.task is not None:
             if not driven.task.done():
@@ -240,25 +240,25 @@ class Runner:
                 reading = _number(reading)
         except Exception as error:  # noqa: BLE001 – a sensor may raise anything; only its own loop goes without
             reading, trouble = None, _raised("sensor", error)
-        receipt = loop.step(time, reading, _disturbances(loop), trouble)
-        if receipt.command is not None:
+        record = loop.step(time, reading, _disturbances(loop), trouble)
+        if record.command is not None:
             try:
-                answer = loop.actuator(receipt.command)
+                answer = loop.actuator(record.command)
                 if answer is not None:
                     if inspect.isawaitable(answer):
                         driven.awaits = True
-                        driven.task = asyncio.create_task(self._settle_beside(loop, receipt, answer))
+                        driven.task = asyncio.create_task(self._settle_beside(loop, record, answer))
                         driven.started, driven.cancelled = time, False
                         return None
-                    receipt = _settle(loop, receipt, answer)
+                    record = _settle(loop, record, answer)
             except Exception as error:  # noqa: BLE001 – an actuator may raise anything
-                receipt = _refused(loop, receipt, error)
+                record = _refused(loop, record, error)
         if self.clock.now() - began > _SLOW_CALL_S:
             driven.in_thread = True
             log.warning("loop %s waits %.2g s in a call; called in a thread from now on", loop.name, _SLOW_CALL_S)
-        return receipt
+        return record
 
-    def _without_measurement(self, driven: _Driven, time: float) -> Receipt:
+    def _without_measurement(self, driven: _Driven, time: float) -> LoopRecord:
         """The step of a loop whose sensor or actuator has not come back from an earlier one."""
         waits = time - driven.started
         overdue = waits >= _PATIENCE * driven.loop.period_s
@@ -277,19 +277,19 @@ class Runner:
             trouble = _raised("sensor", error)
         now = self.clock.now()
         on_time = now - time <= _ON_TIME * loop.period_s
-        receipt = loop.step(time if on_time else now, measured, _disturbances(loop), trouble)
-        if receipt.command is not None:
-            await self._settle_beside(loop, receipt, self._call(driven, loop.actuator, receipt.command))
+        record = loop.step(time if on_time else now, measured, _disturbances(loop), trouble)
+        if record.command is not None:
+            await self._settle_beside(loop, record, self._call(driven, loop.actuator, record.command))
         else:
-            self._recorder.put([receipt])
+            self._recorder.put([record])
 
-    async def _settle_beside(self, loop: Loop, receipt: Receipt, answer: Awaitable[Any]) -> None:
+    async def _settle_beside(self, loop: Loop, record: LoopRecord, answer: Awaitable[Any]) -> None:
         try:
             result = await answer
-            receipt = _settle(loop, receipt, await result if inspect.isawaitable(result) else result)
+            record = _settle(loop, record, await result if inspect.isawaitable(result) else result)
         except Exception as error:  # noqa: BLE001 – an actuator may raise anything
-            receipt = _refused(loop, receipt, error)
-        self._recorder.put([receipt])
+            record = _refused(loop, record, error)
+        self._recorder.put([record])
 
     async def _call(self, driven: _Driven, function: Callable[..., Any], *arguments: Any) -> Any:
         if driven.in_thread and not inspect.iscoroutinefunction(function):
@@ -334,7 +334,7 @@ class Runner:
 def run(
     loops: Iterable[Loop], *, samples: int | None = None, clock: Clock | None = None, **options: Any
 ) -> Runner:
-    """Run loops from a program that is not asynchronous, and return the runner for its receipts.
+    """Run loops from a program that is not asynchronous, and return the runner for its records.
 
     Ends after so many samples of each loop, or on Ctrl-C. `options` are those of :class:`Runner`.
     """
@@ -368,23 +368,24 @@ def _disturbances(loop: Loop) -> Disturbances:
         return ()
 
 
-def _settle(loop: Loop, receipt: Receipt, answer: Any) -> Receipt:
+def _settle(loop: Loop, record: LoopRecord, answer: Any) -> LoopRecord:
     """Take note of what the actuator says it applied."""
     if answer is None:
-        return receipt
+        return record
     if isinstance(answer, bool):
         raise TypeError(f"it returned {answer}, not the applied value (or None)")
     value = _number(answer)
     assert value is not None
     loop.applied(value)
-    return receipt
+    return record
 
 
-def _refused(loop: Loop, receipt: Receipt, error: Exception) -> Receipt:
+def _refused(loop: Loop, record: LoopRecord, error: Exception) -> LoopRecord:
     """The actuator failed: as far as anybody knows, the knob stands where it stood."""
-    loop.applied(receipt.applied)
+    if record.applied is not None:
+        loop.applied(record.applied)
     reason = f"{_raised('actuator', error)}: the knob stays"
-    return replace(receipt, command=None, reason=reason, code=ReasonCode.ACTUATOR_FAILED)
+    return replace(record, command=None, reason=reason, code=ReasonCode.ACTUATOR_FAILED)
 
 
 def _raised(what: str, error: Exception) -> str:

@@ -1,6 +1,6 @@
-"""What the lanes' loops did, as receipts of the loops' telemetry.
+"""What the lanes' loops did, as records of the loops' telemetry.
 
-The loops live in the process that plans a source's batches, so their receipts go to a file: a table `receipts` as
+The loops live in the process that plans a source's batches, so their records go to a file: a table `receipts` as
 `loops.telemetry.sqlite` keeps it, bounded, for all lanes of a host together.
 """
 
@@ -13,24 +13,24 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from flyball.control.record import LoopRecord
 from flyball.control.step import ReasonCode, Value
 from flyball.control.wrappers.common import saturation_code
-from flyball.loops.policy import Receipt
 from flyball.loops.telemetry.sqlite import SqliteSink
 from flyball.pipeline.policy import FlowControl, FlowState
 from flyball.steady_clock import SteadyClock
 
 
-def flow_receipt(
+def flow_record(
     lane: int, flow: FlowControl, now_s: float, free: float, before: FlowState, after: FlowState
-) -> Receipt:
+) -> LoopRecord:
     """An interval is over: so much was free, so much had been admitted in it, so much may be in the next.
 
     Free space and the admitted results are in bytes. The queue ever took `appended_bytes`: with it the free space
     is known as it would be if nothing had been taken out, which is what identification needs.
     """
     late_s = now_s - before.since_s - flow.interval_s
-    return _receipt(
+    return _record(
         f"lane-{lane} flow",
         now_s,
         float(flow.reference_bytes),
@@ -44,22 +44,26 @@ def flow_receipt(
     )
 
 
-def balance_receipt(now_s: float, delays_s: Sequence[float], before: Value, after: Value) -> Receipt:
+def balance_record(now_s: float, delays_s: Sequence[float], before: Value, after: Value) -> LoopRecord:
     """The lanes' shares; what is measured are their delays in seconds, which are to become equal."""
     mean_s = sum(delays_s) / len(delays_s)
-    return _receipt("lanes balance", now_s, (mean_s,) * len(delays_s), tuple(delays_s), before, after)
+    return _record("lanes balance", now_s, (mean_s,) * len(delays_s), tuple(delays_s), before, after)
 
 
-def restart_receipt(query: str, now_s: float, restarts: int, reason: str) -> Receipt:
+def restart_record(query: str, now_s: float, restarts: int, reason: str) -> LoopRecord:
     """A query failed in a way that passes, and is started again, for that many times now; there should be none."""
-    return replace(
-        _receipt(f"query {query}", now_s, 0.0, float(restarts), 0.0, 0.0, reason=reason),
-        code=ReasonCode.RESTARTED,
+    return LoopRecord(
+        f"query {query}",
+        now_s,
+        setpoint=None,
+        measurement=float(restarts),
+        reason=reason,
         alert=f"the query {query} is started again",
+        code=ReasonCode.RESTARTED,
     )
 
 
-def _receipt(
+def _record(
     loop: str,
     now_s: float,
     setpoint: Value,
@@ -71,8 +75,8 @@ def _receipt(
     missed: int = 0,
     parts: Mapping[str, float] = MappingProxyType({}),
     reason: str = "",
-) -> Receipt:
-    return Receipt(
+) -> LoopRecord:
+    return LoopRecord(
         loop=loop,
         time=now_s,
         setpoint=setpoint,
@@ -81,7 +85,6 @@ def _receipt(
         proposed=command,
         command=command,
         mode="on",
-        frozen=False,
         saturated=saturated,
         missed=missed,
         parts=parts,
@@ -90,8 +93,8 @@ def _receipt(
     )
 
 
-class ReceiptFile:
-    """Opens the file when the first receipt comes: the object is pickled before that. No path: nothing is kept."""
+class LoopRecordFile:
+    """Opens the file when the first record comes: the object is pickled before that. No path: nothing is kept."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -101,13 +104,13 @@ class ReceiptFile:
     def __getstate__(self) -> dict[str, object]:
         return {"_path": self._path, "_sink": None, "_clock": None}
 
-    def __call__(self, receipt: Receipt) -> None:
-        """`receipt.time` is of the monotonic clock, as everything in planning; the file has dates."""
+    def __call__(self, record: LoopRecord) -> None:
+        """`record.time` is of the monotonic clock, as everything in planning; the file has dates."""
         if not self._path:
             return
         if self._sink is None or self._clock is None:
             self._sink, self._clock = SqliteSink(self._path), SteadyClock()
-        self._sink.write([replace(receipt, time=self._clock.at(receipt.time))])
+        self._sink.write([replace(record, time=self._clock.at(record.time))])
 
 
 def read_flow(path: Path, lane: int) -> list[tuple[float, float, float, float, float]]:

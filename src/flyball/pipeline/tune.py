@@ -63,8 +63,8 @@ def record(
 ) -> tuple[Interval, ...]:
     """Run the pipeline with admission as played; over after `wait_s` and three times its length at the latest,
     whatever the input does."""
-    receipts = folder / "loops.db"
-    before = len(_intervals(receipts, config.lanes.queue_bytes))
+    records = folder / "loops.db"
+    before = len(_intervals(records, config.lanes.queue_bytes))
     options = {"flow": json.dumps({"played": list(played)})}
     pipeline = InlinePipeline(url, config, folder, spark=spark, source_options=options)
     pipeline.start()
@@ -74,7 +74,7 @@ def record(
         while len(seen) < len(played) and time.monotonic() < deadline_s:
             time.sleep(_LOOK_S)
             pipeline.check()
-            now = _intervals(receipts, config.lanes.queue_bytes)[before:]
+            now = _intervals(records, config.lanes.queue_bytes)[before:]
             for interval in now[len(seen) :]:
                 on_interval(interval)
             seen = now
@@ -83,8 +83,8 @@ def record(
     return tuple(seen)
 
 
-def _intervals(receipts: Path, queue_bytes: int) -> list[Interval]:
-    return [Interval(admitted, queue_bytes - appended) for *_, admitted, appended in read_flow(receipts, lane=0)]
+def _intervals(records: Path, queue_bytes: int) -> list[Interval]:
+    return [Interval(admitted, queue_bytes - appended) for *_, admitted, appended in read_flow(records, lane=0)]
 
 
 def tune(

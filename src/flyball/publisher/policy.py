@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from flyball.control.controllers.publishing.signals import Batching, Measured
+from flyball.control.record import LoopRecord
 from flyball.control.step import Action, Controller, Sample
 from flyball.errors import InvalidValue
 
@@ -43,6 +44,8 @@ class Policy:
     batch_wait_s: float = 0.2
     silent_s: float = 1.0
     ordered: bool = False
+    name: str = "publisher"
+    """The loop's name in its records."""
 
     def __post_init__(self) -> None:
         for name in ("batch_wait_s", "silent_s"):
@@ -129,21 +132,12 @@ Event: TypeAlias = Accepted | Withdrawn | Urgent | Confirmed | Failed | Blocked 
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """One step of the controller: what it saw, what it commands, and why."""
-
-    time_s: float
-    measured: Measured
-    action: Action
-
-
-@dataclass(frozen=True, slots=True)
 class Decisions:
     """Batches to send now, when to come back at the latest (None: an event will come), the steps taken."""
 
     send: tuple[Batch, ...] = ()
     wake_s: float | None = None
-    receipts: tuple[Receipt, ...] = ()
+    records: tuple[LoopRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,17 +196,17 @@ def decide(policy: Policy, state: State, *events: Event) -> tuple[State, Decisio
 
     Events that came together are better told together: what several confirms make room for leaves as one batch.
     """
-    receipts: list[Receipt] = []
+    records: list[LoopRecord] = []
     now_s = events[-1].now_s
     for event in events:
-        state = _take_in(policy, state, event, receipts)
+        state = _take_in(policy, state, event, records)
     if _silent(policy, state, now_s):
-        state = _step(policy, replace(state, progress_s=now_s), now_s, receipts, trouble=1.0)
-    state, sends = _send(policy, state, now_s, receipts)
-    return state, Decisions(sends, _wake_s(policy, state, now_s), tuple(receipts))
+        state = _step(policy, replace(state, progress_s=now_s), now_s, records, trouble=1.0)
+    state, sends = _send(policy, state, now_s, records)
+    return state, Decisions(sends, _wake_s(policy, state, now_s), tuple(records))
 
 
-def _take_in(policy: Policy, state: State, event: Event, receipts: list[Receipt]) -> State:
+def _take_in(policy: Policy, state: State, event: Event, records: list[LoopRecord]) -> State:
     now_s = event.now_s
     match event:
         case Accepted(count=count):
@@ -226,7 +220,7 @@ def _take_in(policy: Policy, state: State, event: Event, receipts: list[Receipt]
         case Urgent(count=count):
             state = replace(state, urgent=count)
         case Confirmed(batch=batch):
-            state = _confirm(policy, state, batch, now_s, receipts)
+            state = _confirm(policy, state, batch, now_s, records)
         case Failed(batch=batch, back=back, retry_s=retry_s):
             state = replace(
                 state,
@@ -236,9 +230,9 @@ def _take_in(policy: Policy, state: State, event: Event, receipts: list[Receipt]
                 progress_s=now_s,
                 retry_s=max(state.retry_s, retry_s),
             )
-            state = _step(policy, state, now_s, receipts, trouble=1.0)
+            state = _step(policy, state, now_s, records, trouble=1.0)
         case Blocked():
-            state = _step(policy, replace(state, blocked=True), now_s, receipts, trouble=1.0)
+            state = _step(policy, replace(state, blocked=True), now_s, records, trouble=1.0)
         case Unblocked():
             state = replace(state, blocked=False, progress_s=now_s)
         case Timer():
@@ -246,7 +240,7 @@ def _take_in(policy: Policy, state: State, event: Event, receipts: list[Receipt]
     return state
 
 
-def _confirm(policy: Policy, state: State, batch: Batch, now_s: float, receipts: list[Receipt]) -> State:
+def _confirm(policy: Policy, state: State, batch: Batch, now_s: float, records: list[LoopRecord]) -> State:
     seen = Measured(
         transfer_s=max(0.0, now_s - batch.sent_s),
         confirmed=float(batch.count),
@@ -254,7 +248,7 @@ def _confirm(policy: Policy, state: State, batch: Batch, now_s: float, receipts:
         limited=float(state.held_s >= batch.sent_s),
     )
     state = replace(state, in_flight=state.in_flight - batch.count, progress_s=now_s)
-    return _step(policy, state, now_s, receipts, seen)
+    return _step(policy, state, now_s, records, seen)
 
 
 def _poll_again(state: State, now_s: float) -> State:
@@ -275,7 +269,7 @@ def _step(
     policy: Policy,
     state: State,
     now_s: float,
-    receipts: list[Receipt],
+    records: list[LoopRecord],
     seen: Measured | None = None,
     *,
     trouble: float = 0.0,
@@ -286,7 +280,22 @@ def _step(
     )
     sample = Sample(now_s, now_s - state.stepped_s, 0.0, tuple(seen), tuple(state.command))
     memory, action = policy.controller.step(state.controller_state, sample)
-    receipts.append(Receipt(now_s, seen, action))
+    records.append(
+        LoopRecord(
+            loop=policy.name,
+            time=now_s,
+            setpoint=None,
+            measurement=seen,
+            applied=state.command,
+            proposed=action.command,
+            command=action.command,
+            mode="on",
+            saturated=action.saturated,
+            parts=action.parts,
+            reason=action.reason,
+            code=action.code,
+        )
+    )
     return replace(
         state, controller_state=memory, command=_command(action, state.command), stepped_s=now_s, arrivals=0
     )
@@ -296,12 +305,14 @@ def _command(action: Action, before: Batching) -> Batching:
     return Batching(*action.command) if isinstance(action.command, tuple) else before
 
 
-def _send(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -> tuple[State, tuple[Batch, ...]]:
+def _send(
+    policy: Policy, state: State, now_s: float, records: list[LoopRecord]
+) -> tuple[State, tuple[Batch, ...]]:
     """Hand over what is due, as far as there is room. Bounded: each turn sends something or ends."""
     sends: list[Batch] = []
     while not state.blocked and now_s >= state.retry_s:
         if state.handing == 0:
-            state = _begin(policy, state, now_s, receipts)
+            state = _begin(policy, state, now_s, records)
             if state.handing == 0:
                 break
         if policy.ordered and state.in_flight > 0:
@@ -331,11 +342,11 @@ def _send(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -
         if state.handing == 0:
             seen = Measured(handed_s=max(0.0, now_s - state.begun_s), in_flight=float(state.in_flight))
             if state.command.poll_s > 0.0:
-                state = _step(policy, state, now_s, receipts, seen)
+                state = _step(policy, state, now_s, records, seen)
     return state, tuple(sends)
 
 
-def _begin(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) -> State:
+def _begin(policy: Policy, state: State, now_s: float, records: list[LoopRecord]) -> State:
     """Look at the store: is a batch due? Then `handing` says how large it is."""
     command = state.command
     polled = command.poll_s > 0.0
@@ -347,7 +358,7 @@ def _begin(policy: Policy, state: State, now_s: float, receipts: list[Receipt]) 
         count = max(1, min(state.pending, int(most)))
         return replace(state, handing=count, begun_s=now_s, next_poll_s=now_s + command.poll_s)
     if polled and state.polling:
-        state = _step(policy, state, now_s, receipts, Measured(short_poll=1.0))
+        state = _step(policy, state, now_s, records, Measured(short_poll=1.0))
         more = state.pending > 0 or state.command != command
         state = replace(state, next_poll_s=now_s + state.command.poll_s, polling=more)
     return state

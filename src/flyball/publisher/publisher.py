@@ -18,7 +18,7 @@ import asyncio
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,7 @@ from flyball.brokers import Message
 from flyball.brokers.core.names import check_name
 from flyball.brokers.port import BrokerError, HeaderValue, Kind, new_id
 from flyball.control.controllers import catalogue
+from flyball.control.record import LoopRecord
 from flyball.control.step import Controller
 from flyball.errors import FlyballError, InvalidValue
 from flyball.publisher import policy as rules
@@ -357,10 +358,10 @@ class Publisher:
         troubles += [self._keeper.trouble] if self._keeper is not None else []
         return [str(trouble) for trouble in troubles if trouble is not None]
 
-    def steps(self, channel: str | None = None) -> list[rules.Receipt]:
+    def steps(self, channel: str | None = None) -> list[LoopRecord]:
         """The newest steps of the controller, oldest first: what it saw, what it set, and why."""
         lanes = self._lanes.get(channel or self._channel or "", [])
-        return sorted((receipt for lane in lanes for receipt in lane.receipts), key=lambda r: r.time_s)
+        return sorted((record for lane in lanes for record in lane.records), key=lambda record: record.time)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -375,7 +376,7 @@ class Publisher:
                         None if self._ordering is None else self._ordering.producer,
                         self._newest,
                     ),
-                    self._policy,
+                    replace(self._policy, name=channel),
                     batch=self._batch,
                     on_settled=self._on_settled,
                     on_rejected=self._on_rejected,

@@ -17,12 +17,12 @@ from typing import Any, Self, TypeVar
 
 from flyball.brokers import Message
 from flyball.brokers.port import HeaderValue, Kind
+from flyball.control.record import LoopRecord
 from flyball.control.step import Controller
 from flyball.loop_thread import LoopThread
 from flyball.publisher.handle import Handle
 from flyball.publisher.intake import WhenFull
 from flyball.publisher.options import OrderingConfig, OutboxConfig, ReceiptConfig
-from flyball.publisher.policy import Receipt
 from flyball.publisher.publisher import Publisher, PublisherStats
 from flyball.store.outbox import USUAL
 
@@ -153,7 +153,7 @@ class SyncPublisher:
         """One sentence for each target that takes nothing at the moment."""
         return self._publisher.problems
 
-    def steps(self, channel: str | None = None) -> list[Receipt]:
+    def steps(self, channel: str | None = None) -> list[LoopRecord]:
         """The newest steps of the controller, oldest first: what it saw, what it set, and why."""
         return self._publisher.steps(channel)
 

@@ -16,6 +16,7 @@ from typing import Any
 from flyball.backoff import delays_s
 from flyball.brokers import Broker, Message, Sender, SendResult, connect
 from flyball.brokers.port import BrokerError, Kind, TooLarge, Unconfirmed, Unreachable
+from flyball.control.record import LoopRecord
 from flyball.errors import FlyballError, InvalidValue
 from flyball.publisher import policy as rules
 from flyball.publisher.handle import Handle, ReadyQueue
@@ -24,7 +25,7 @@ from flyball.steady_clock import SteadyClock
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.05
-_KEPT_RECEIPTS = 2000
+_KEPT_RECORDS = 2000
 _BACKLOG_OF_SETTLED = 10_000
 """Messages that enough other targets have confirmed already wait up to this number for a target that is behind."""
 _ENDLESS = 10**9
@@ -119,7 +120,7 @@ class Lane:
     ) -> None:
         self.target = target
         self.counts = LaneCounts()
-        self.receipts: deque[rules.Receipt] = deque(maxlen=_KEPT_RECEIPTS)
+        self.records: deque[LoopRecord] = deque(maxlen=_KEPT_RECORDS)
         self.trouble: FlyballError | None = None
         """Why the target took nothing the last time, None once it takes messages again."""
         self._policy = policy
@@ -139,7 +140,7 @@ class Lane:
 
     def stats(self, channel: str, number: int) -> TargetStats:
         """This target, as number so many of its channel."""
-        command, last = self._state.command, self.receipts[-1].action if self.receipts else None
+        command, last = self._state.command, self.records[-1] if self.records else None
         return TargetStats(
             channel=channel,
             target=number,
@@ -221,7 +222,7 @@ class Lane:
         if self._queue.urgent != self._state.urgent:
             events = (*events, rules.Urgent(events[-1].now_s, self._queue.urgent))
         self._state, decisions = rules.decide(self._policy, self._state, *events)
-        self.receipts.extend(decisions.receipts)
+        self.records.extend(decisions.records)
         for batch in decisions.send:
             self.counts.batches += 1
             self._spawn(self._carry(batch, self._queue.take(batch.count)))

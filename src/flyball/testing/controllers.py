@@ -55,7 +55,7 @@ def check_controller(
         again, same = _step(controller, state, sample, where)
         assert _stored(state, where) == before, f"step changed the state that it was given ({where})"
         assert _stored(after, where) == _stored(again, where), f"two equal steps gave other states ({where})"
-        assert _receipt(action) == _receipt(same), f"two equal steps gave other actions ({where})"
+        assert _text(action) == _text(same), f"two equal steps gave other actions ({where})"
         _check_action(action, sample, command, limits, where)
         _check_restored(controller, state, sample, (after, action), command, where)
         state = after
@@ -132,7 +132,7 @@ def _check_restored(
     restored = from_plain(controller.initial(command), json.loads(_stored(state, where)))
     elsewhere = pickle.loads(pickle.dumps(controller))
     after, action = _step(elsewhere, restored, sample, where)
-    assert _receipt(action) == _receipt(expected[1]), (
+    assert _text(action) == _text(expected[1]), (
         f"after saving and restoring the state the action is {action}, before it was {expected[1]} ({where})"
     )
     assert _stored(after, where) == _stored(expected[0], where), f"a restored state goes on differently ({where})"
@@ -170,7 +170,7 @@ def _stored(state: Any, where: str) -> str:
         raise AssertionError(f"the state cannot be stored: {error} ({where})") from None
 
 
-def _receipt(action: Action) -> str:
+def _text(action: Action) -> str:
     return json.dumps(
         to_plain((action.command, tuple(action.parts.items()), action.saturated, action.reason, action.code))
     )

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from flyball.control.record import LoopRecord
 from flyball.publisher import policy as rules
 
 
@@ -30,7 +31,7 @@ class Source:
     waiting: deque[float] = field(default_factory=deque)
     confirmed: list[tuple[float, int]] = field(default_factory=list)
     latencies: list[tuple[float, float]] = field(default_factory=list)
-    receipts: list[rules.Receipt] = field(default_factory=list)
+    records: list[LoopRecord] = field(default_factory=list)
     sent: list[rules.Batch] = field(default_factory=list)
     credit: float = 0.0
     answered_s: float = 0.0
@@ -72,7 +73,7 @@ class FifoBroker:
     def tell(self, source: Source, event: rules.Event) -> None:
         """Give a source an event and carry out what it decides."""
         source.state, decisions = rules.decide(source.policy, source.state, event)
-        source.receipts += decisions.receipts
+        source.records += decisions.records
         for batch in decisions.send:
             self._send(source, batch)
         source.wake_s = decisions.wake_s

@@ -11,9 +11,10 @@ import numpy as np
 
 from flyball.control.guard.guard import Guard
 from flyball.control.models import Array, Arx
+from flyball.control.record import LoopRecord
 from flyball.control.step import Controller
 from flyball.errors import InvalidValue
-from flyball.loops.policy import Policy, Receipt
+from flyball.loops.policy import Policy
 from flyball.twin.engine import TwinLoop
 from flyball.twin.plants import ArxPlant
 
@@ -46,13 +47,13 @@ class Setup:
 
 @dataclass(frozen=True)
 class Run:
-    """What happened: arrays over the samples, and the receipts behind them."""
+    """What happened: arrays over the samples, and the records behind them."""
 
     time: Array
     goal: Array
     measurement: Array
     command: Array
-    receipts: tuple[Receipt, ...]
+    records: tuple[LoopRecord, ...]
 
     def summary(self, *, skip: int = 0, band: float = 0.05) -> Summary:
         """Figures of the run; mean, std and rmse leave out the first `skip` samples.
@@ -74,8 +75,8 @@ class Run:
             overshoot=max(0.0, beyond / abs(step)) if step else 0.0,
             command_mean=float(self.command[skip:].mean()),
             command_std=float(self.command[skip:].std()),
-            saturated=sum(receipt.saturated != 0 for receipt in self.receipts[skip:]),
-            alert=next((receipt.alert for receipt in self.receipts if receipt.alert), ""),
+            saturated=sum(record.saturated != 0 for record in self.records[skip:]),
+            alert=next((record.alert for record in self.records if record.alert), ""),
         )
 
 
@@ -119,15 +120,15 @@ def run_closed_loop(setup: Setup) -> Run:
     loop = TwinLoop(policy, plant, setup.goal, setup.command)
     for sample in range(setup.samples):
         loop.step(sample * setup.period_s)
-    receipts = tuple(loop.receipts)
+    records = tuple(loop.records)
     return Run(
-        time=np.array([receipt.time for receipt in receipts]),
-        goal=np.array([receipt.setpoint for receipt in receipts], dtype=float),
-        measurement=np.array([receipt.measurement for receipt in receipts], dtype=float),
+        time=np.array([record.time for record in records]),
+        goal=np.array([record.setpoint for record in records], dtype=float),
+        measurement=np.array([record.measurement for record in records], dtype=float),
         command=np.array(
-            [receipt.applied if receipt.command is None else receipt.command for receipt in receipts], dtype=float
+            [record.applied if record.command is None else record.command for record in records], dtype=float
         ),
-        receipts=receipts,
+        records=records,
     )
 
 

@@ -29,9 +29,10 @@ from flyball.consumer.policy import (
     regulator,
 )
 from flyball.control.models import Array
+from flyball.control.record import LoopRecord
 from flyball.control.step import Controller
 from flyball.errors import require
-from flyball.loops.policy import Observation, Policy, Receipt, decide, start
+from flyball.loops.policy import Observation, Policy, decide, start
 from flyball.twin.consumer import ConsumerPlant, RunningConsumer
 
 
@@ -44,7 +45,7 @@ class ConsumerRun:
     rate: Array
     command: Array
     depth: Array
-    receipts: tuple[Receipt, ...]
+    records: tuple[LoopRecord, ...]
     seen: tuple[Seen, ...] = field(repr=False, default=())
     most_occupied: int = 0
 
@@ -78,7 +79,7 @@ def run_consumer(
     consumer = RunningConsumer(plant, environment, np.random.default_rng(seed))
     state, aiming = start(policy, window), AimState()
     dithering, wanted = DitherState(), window
-    receipts: list[Receipt] = []
+    records: list[LoopRecord] = []
     true: list[Seen] = []
     steps = max(1, round(period_s / DITHER_S))
     for tick in range(samples * steps):
@@ -98,16 +99,16 @@ def run_consumer(
         observation = Observation(
             seen.time_s, target.setpoint, target.measurement, state.command, target.disturbances
         )
-        state, receipt = decide(policy, state, observation)
-        receipts.append(receipt)
+        state, record = decide(policy, state, observation)
+        records.append(record)
         wanted = _scalar(state.command)
     return ConsumerRun(
         time=np.array([seen.time_s for seen in true]),
-        goal=np.array([_scalar(receipt.setpoint) for receipt in receipts]),
+        goal=np.array([_scalar(record.setpoint) for record in records]),
         rate=np.array([seen.rate_per_s for seen in true], dtype=float),
-        command=np.array([_scalar(receipt.applied) for receipt in receipts]),
+        command=np.array([_scalar(record.applied) for record in records]),
         depth=np.array([math.nan if seen.depth is None else seen.depth for seen in true]),
-        receipts=tuple(receipts),
+        records=tuple(records),
         seen=tuple(true),
         most_occupied=consumer.most_occupied,
     )

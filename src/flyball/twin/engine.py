@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from flyball.control.record import LoopRecord, Mode
 from flyball.control.step import Disturbances, Value
 from flyball.errors import InvalidValue, require
-from flyball.loops.policy import LoopState, Mode, Observation, Policy, Receipt, decide, start
+from flyball.loops.policy import LoopState, Observation, Policy, decide, start
 from flyball.twin.plants import Plant
 
 
 @dataclass
 class TwinLoop:
-    """A loop in the twin. `goal` is a value or a function of time; receipts are kept, at most `keep` of them."""
+    """A loop in the twin. `goal` is a value or a function of time; records are kept, at most `keep` of them."""
 
     policy: Policy
     plant: Plant
@@ -27,13 +28,13 @@ class TwinLoop:
     mode: Mode = "on"
     disturbances: Callable[[float], Disturbances] | None = None
     keep: int = 1_000_000
-    receipts: list[Receipt] = field(default_factory=list)
+    records: list[LoopRecord] = field(default_factory=list)
     state: LoopState = field(init=False)
 
     def __post_init__(self) -> None:
         self.state = start(self.policy, self.command)
 
-    def step(self, time: float) -> Receipt:
+    def step(self, time: float) -> LoopRecord:
         """Measure, decide, act."""
         seen = Observation(
             time=time,
@@ -43,15 +44,15 @@ class TwinLoop:
             disturbances=() if self.disturbances is None else self.disturbances(time),
             mode=self.mode,
         )
-        self.state, receipt = decide(self.policy, self.state, seen)
-        if receipt.command is not None:
-            applied = self.plant.apply(receipt.command, time)
+        self.state, record = decide(self.policy, self.state, seen)
+        if record.command is not None:
+            applied = self.plant.apply(record.command, time)
             if applied is not None:
                 self.state = self.state.at(applied)
-        self.receipts.append(receipt)
-        if len(self.receipts) > self.keep:
-            del self.receipts[: self.keep // 2]
-        return receipt
+        self.records.append(record)
+        if len(self.records) > self.keep:
+            del self.records[: self.keep // 2]
+        return record
 
 
 class Twin:
@@ -64,7 +65,7 @@ class Twin:
     >>> loop = twin.add(TwinLoop(Policy("prefetch", Pi(-0.0016, 0.0060)),
     ...                          ArxPlant(first_order(0.26, 59.73), command=1.0), goal=400.0, command=1.0))
     >>> twin.run(samples=60)
-    >>> round(loop.receipts[-1].measurement, 3)
+    >>> round(loop.records[-1].measurement, 3)
     400.0
     """
 

@@ -31,9 +31,10 @@ from flyball.consumer.policy import (
     parse_goal,
     regulator,
 )
+from flyball.control.record import LoopRecord
 from flyball.control.step import ReasonCode
 from flyball.errors import InvalidValue
-from flyball.loops.policy import Observation, Policy, Receipt, decide, start
+from flyball.loops.policy import Observation, Policy, decide, start
 from flyball.testing.controllers import check_controller
 
 
@@ -54,10 +55,10 @@ def run(
     samples: int,
     at: dict[int, Plant] | None = None,
     publishers: Callable[[int], float] = lambda _: math.inf,
-) -> list[Receipt]:
+) -> list[LoopRecord]:
     controller = regulator(goal)
     policy = Policy("test", controller, limits=WINDOW_LIMITS, guard=guard_for(controller), glide=False)
-    state, aiming, window, receipts = start(policy, FIRST_WINDOW), AimState(), FIRST_WINDOW, []
+    state, aiming, window, records = start(policy, FIRST_WINDOW), AimState(), FIRST_WINDOW, []
     for k in range(1, samples + 1):
         plant = (at or {}).get(k, plant)
         could = plant.rate(window)
@@ -65,40 +66,40 @@ def run(
         used = 1.0 if rate == could else 0.0
         seen = Seen(float(k), 1.0, rate, residence_s, used, 10_000.0 * used, residence_s, residence_s, rate)
         aiming, target = aim(goal, aiming, seen)
-        state, receipt = decide(
+        state, record = decide(
             policy, state, Observation(float(k), target.setpoint, target.measurement, None, target.disturbances)
         )
-        if isinstance(receipt.command, float):
-            window = receipt.command
-        receipts.append(receipt)
-    return receipts
+        if isinstance(record.command, float):
+            window = record.command
+        records.append(record)
+    return records
 
 
 @given(st.floats(5.0, 5000.0), st.floats(0.001, 0.5))
 def test_little_meets_any_rate_in_one_sample(goal: float, residence_s: float) -> None:
     if not WINDOW_LIMITS[0] < goal * residence_s < WINDOW_LIMITS[1]:
         return
-    receipts = run(Rate(goal), Plant(residence_s), 5)
-    assert [receipt.measurement for receipt in receipts[1:]] == pytest.approx([goal] * 4)
+    records = run(Rate(goal), Plant(residence_s), 5)
+    assert [record.measurement for record in records[1:]] == pytest.approx([goal] * 4)
 
 
 def test_a_handler_that_becomes_twice_as_slow_is_met_within_three_samples() -> None:
-    receipts = run(Rate(400.0), Plant(0.017), 30, at={15: Plant(0.034)})
-    assert receipts[14].measurement == pytest.approx(200.0)
-    assert [receipt.measurement for receipt in receipts[17:]] == pytest.approx([400.0] * 13, rel=0.1)
+    records = run(Rate(400.0), Plant(0.017), 30, at={15: Plant(0.034)})
+    assert records[14].measurement == pytest.approx(200.0)
+    assert [record.measurement for record in records[17:]] == pytest.approx([400.0] * 13, rel=0.1)
 
 
 def test_a_moment_of_stalling_hardly_moves_the_window() -> None:
-    receipts = run(Rate(400.0), Plant(0.017), 30, at={15: Plant(0.17), 16: Plant(0.017)})
-    assert max(receipt.command for receipt in receipts[14:] if isinstance(receipt.command, float)) < 1.5 * 6.8
+    records = run(Rate(400.0), Plant(0.017), 30, at={15: Plant(0.17), 16: Plant(0.017)})
+    assert max(record.command for record in records[14:] if isinstance(record.command, float)) < 1.5 * 6.8
 
 
 def test_a_drought_leaves_the_window_where_the_goal_needs_it() -> None:
-    receipts = run(Rate(400.0), Plant(0.017), 40, publishers=lambda k: 120.0 if k < 20 else 600.0)
-    commands = [receipt.command for receipt in receipts[1:]]
+    records = run(Rate(400.0), Plant(0.017), 40, publishers=lambda k: 120.0 if k < 20 else 600.0)
+    commands = [record.command for record in records[1:]]
     assert commands == pytest.approx([6.8] * 39, rel=0.01)
-    assert receipts[10].code is ReasonCode.STARVED
-    assert receipts[20].measurement == pytest.approx(400.0, rel=0.01)  # the burst finds it there
+    assert records[10].code is ReasonCode.STARVED
+    assert records[20].measurement == pytest.approx(400.0, rel=0.01)  # the burst finds it there
 
 
 def test_a_window_that_is_too_wide_is_cut_even_where_messages_are_lacking() -> None:
@@ -110,18 +111,18 @@ def test_a_window_that_is_too_wide_is_cut_even_where_messages_are_lacking() -> N
         disturbances = ConsumerDisturbances(
             residence_s=0.034, used=1.0 if rate < 600.0 else 0.0, rate_per_s=rate, done_per_s=rate
         )
-        state, receipt = decide(policy, state, Observation(float(k), 400.0, rate, None, disturbances))
-        assert isinstance(receipt.command, float)
-        window = receipt.command
+        state, record = decide(policy, state, Observation(float(k), 400.0, rate, None, disturbances))
+        assert isinstance(record.command, float)
+        window = record.command
     assert rate == pytest.approx(400.0, rel=0.02)
 
 
 def test_jitter_of_the_residence_time_does_not_move_the_window() -> None:
     rng = random.Random(5)
-    receipts = run(
+    records = run(
         Rate(400.0), Plant(0.017), 60, at={k: Plant(0.017 * rng.uniform(0.992, 1.008)) for k in range(60)}
     )
-    commands = [receipt.command for receipt in receipts[1:] if isinstance(receipt.command, float)]
+    commands = [record.command for record in records[1:] if isinstance(record.command, float)]
     moves = [abs(after - before) for before, after in itertools.pairwise(commands)]
     assert sum(move > 0 for move in moves) <= 3
     assert sum(moves) < 0.05 * 6.8  # without a rest 0.14 * 6.8
@@ -136,40 +137,40 @@ def test_what_is_off_by_less_than_is_worth_a_move_is_corrected_all_the_same() ->
         disturbances = ConsumerDisturbances(
             residence_s=0.017, used=1.0, rate_per_s=rates[-1], done_per_s=rates[-1]
         )
-        state, receipt = decide(policy, state, Observation(float(k), 400.0, rates[-1], None, disturbances))
-        assert isinstance(receipt.command, float)
-        window = receipt.command
+        state, record = decide(policy, state, Observation(float(k), 400.0, rates[-1], None, disturbances))
+        assert isinstance(record.command, float)
+        window = record.command
     assert rates[0] == pytest.approx(396.8)
     assert rates[-20:] == pytest.approx([400.0] * 20, rel=0.005)
 
 
 def test_a_goal_out_of_reach_says_what_is_reachable_and_rests() -> None:
-    receipts = run(Rate(1000.0), Plant(0.01, capacity=400.0), 120)
-    assert receipts[-1].code is ReasonCode.UNREACHABLE
-    assert "reachable is about 400/s" in receipts[-1].reason
-    windows = [receipt.command for receipt in receipts[20:] if isinstance(receipt.command, float)]
+    records = run(Rate(1000.0), Plant(0.01, capacity=400.0), 120)
+    assert records[-1].code is ReasonCode.UNREACHABLE
+    assert "reachable is about 400/s" in records[-1].reason
+    windows = [record.command for record in records[20:] if isinstance(record.command, float)]
     assert max(windows) < 10.0  # 400/s of 10 ms are 4 places
-    assert receipts[-1].saturated == 1
+    assert records[-1].saturated == 1
 
 
 def test_capacity_that_comes_back_is_used_again() -> None:
-    receipts = run(Rate(1000.0), Plant(0.01, capacity=400.0), 200, at={60: Plant(0.01)})
-    assert receipts[-1].measurement == pytest.approx(1000.0, rel=0.05)
+    records = run(Rate(1000.0), Plant(0.01, capacity=400.0), 200, at={60: Plant(0.01)})
+    assert records[-1].measurement == pytest.approx(1000.0, rel=0.05)
 
 
 def test_capacity_finds_the_knee_and_follows_slower_handlers() -> None:
     goal = parse_goal("capacity")
-    receipts = run(goal, Plant(0.01, capacity=800.0), 120, at={60: Plant(0.03, capacity=800.0)})
-    windows = [receipt.command for receipt in receipts]
+    records = run(goal, Plant(0.01, capacity=800.0), 120, at={60: Plant(0.03, capacity=800.0)})
+    windows = [record.command for record in records]
     assert windows[50] == pytest.approx(11.0, rel=0.1)  # 8 at work, a quarter and one to spare
-    assert receipts[50].measurement == 800.0
-    assert receipts[-1].measurement == 800.0  # 24 are needed now
+    assert records[50].measurement == 800.0
+    assert records[-1].measurement == 800.0  # 24 are needed now
 
 
 def test_latency_cuts_the_window_where_handling_takes_too_long() -> None:
-    receipts = run(Latency(0.05), Plant(0.01, capacity=100.0), 60)
-    assert isinstance(receipts[-1].command, float)
-    assert receipts[-1].command / 100.0 <= 0.05
+    records = run(Latency(0.05), Plant(0.01, capacity=100.0), 60)
+    assert isinstance(records[-1].command, float)
+    assert records[-1].command / 100.0 <= 0.05
 
 
 def test_a_drain_aims_at_its_deadline() -> None:

@@ -61,9 +61,9 @@ def test_the_workload_is_recognised_and_met_with_its_own_gains(seed: int) -> Non
     assert short.residence_s == pytest.approx(SHORT.residence_s(), rel=0.15)
     assert long.residence_s == pytest.approx(LONG.residence_s(), rel=0.15)
     run = run_consumer(CHANGING, f"rate={GOAL:g}", Profiled((short, long)), samples=90, seed=seed)
-    switches = [k for k, receipt in enumerate(run.receipts) if receipt.code is ReasonCode.GAINS_CHANGED]
+    switches = [k for k, record in enumerate(run.records) if record.code is ReasonCode.GAINS_CHANGED]
     assert len(switches) == 2, f"seed {seed}: one switch a change, no chattering"
-    assert [run.receipts[k].reason for k in switches] == ["profile long (switched)", "profile short (switched)"]
+    assert [run.records[k].reason for k in switches] == ["profile long (switched)", "profile short (switched)"]
     assert 29 <= switches[0] <= 31
     assert 59 <= switches[1] <= 61
     alone = run_consumer(CHANGING, f"rate={GOAL:g}", Pi(short.kp, short.ki), samples=90, seed=seed)

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from flyball.control.record import LoopRecord
 from flyball.control.step import ReasonCode
 from flyball.errors import InvalidValue
-from flyball.loops.policy import Receipt
 from flyball.loops.telemetry.memory import MemorySink
 from flyball.loops.telemetry.parquet import ParquetSink
 from flyball.loops.telemetry.prometheus import PrometheusSink
@@ -24,17 +24,17 @@ from flyball.loops.telemetry.sqlite import SqliteSink
 from flyball.testing.clock import VirtualClock
 
 PARTS = {"p": 0.1, "i": 5.0}
-RECEIPT = Receipt(
+RECORD = LoopRecord(
     "rate", 0.0, 400.0, 390.0, 5.0, 5.1, 5.1, "on", False, 0, 0, PARTS, "why", code=ReasonCode.STARVED
 )
 
 
-def _receipts(count: int, loop: str = "rate") -> list[Receipt]:
-    return [replace(RECEIPT, loop=loop, time=float(k)) for k in range(count)]
+def _records(count: int, loop: str = "rate") -> list[LoopRecord]:
+    return [replace(RECORD, loop=loop, time=float(k)) for k in range(count)]
 
 
 def test_rows_of_vectors_have_an_axis() -> None:
-    lanes = replace(RECEIPT, measurement=(1.0, 2.0, 3.0), command=(7.0, 8.0), proposed=None)
+    lanes = replace(RECORD, measurement=(1.0, 2.0, 3.0), command=(7.0, 8.0), proposed=None)
     flat = list(rows(lanes))
     assert [(row.axis, row.measurement, row.command, row.proposed) for row in flat] == [
         (0, 1.0, 7.0, None),
@@ -46,22 +46,22 @@ def test_rows_of_vectors_have_an_axis() -> None:
 
 def test_memory_is_a_ring() -> None:
     sink = MemorySink(capacity=10)
-    for receipt in _receipts(25):
-        sink.write([receipt])
-    sink.write(_receipts(3, "other"))
-    assert [receipt.time for receipt in sink.receipts("rate")] == [18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0]
-    assert len(sink.receipts()) == 10
+    for record in _records(25):
+        sink.write([record])
+    sink.write(_records(3, "other"))
+    assert [record.time for record in sink.records("rate")] == [18.0, 19.0, 20.0, 21.0, 22.0, 23.0, 24.0]
+    assert len(sink.records()) == 10
     assert sink.dropped == 18
 
 
 def test_sqlite_keeps_the_newest_rows_over_restarts(tmp_path: Path) -> None:
-    path = tmp_path / "receipts.db"
+    path = tmp_path / "records.db"
     sink = SqliteSink(path, max_rows=10)
-    sink.write(_receipts(25))
+    sink.write(_records(25))
     assert sink.dropped == 15
     sink.close()
     sink = SqliteSink(path, max_rows=10)
-    sink.write([replace(RECEIPT, time=100.0, measurement=None, frozen=True)])
+    sink.write([replace(RECORD, time=100.0, measurement=None, frozen=True)])
     sink.close()
     with sqlite3.connect(path) as connection:
         found = connection.execute("SELECT time, measurement, frozen FROM receipts ORDER BY id").fetchall()
@@ -70,14 +70,14 @@ def test_sqlite_keeps_the_newest_rows_over_restarts(tmp_path: Path) -> None:
 
 
 def test_a_file_of_an_earlier_version_is_written_on(tmp_path: Path) -> None:
-    path = tmp_path / "receipts.db"
-    before = [name for name in Row._fields if name != "code"]  # as the table was when receipts had no codes
+    path = tmp_path / "records.db"
+    before = [name for name in Row._fields if name != "code"]  # as the table was when records had no codes
     with sqlite3.connect(path) as connection:
         connection.execute(f"CREATE TABLE receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, {', '.join(before)})")
         connection.execute("INSERT INTO receipts (loop, time, reason) VALUES ('rate', 1.0, 'old')")
     for time in (2.0, 3.0):
         sink = SqliteSink(path)
-        sink.write([replace(RECEIPT, time=time)])
+        sink.write([replace(RECORD, time=time)])
         sink.close()
     with sqlite3.connect(path) as connection:
         found = connection.execute("SELECT time, reason, code FROM receipts ORDER BY id").fetchall()
@@ -86,8 +86,8 @@ def test_a_file_of_an_earlier_version_is_written_on(tmp_path: Path) -> None:
 
 def test_parquet_rotates(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path, rows_per_file=10, max_files=2)
-    for receipt in _receipts(45):
-        sink.write([receipt])
+    for record in _records(45):
+        sink.write([record])
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
         "receipts-000003.parquet",
         "receipts-000004.parquet",
@@ -104,7 +104,7 @@ def test_parquet_rotates(tmp_path: Path) -> None:
 def test_prometheus_text_is_understood_by_prometheus() -> None:
     sink = PrometheusSink()
     odd = 'quote " back \\ line\nend'
-    sink.write([*_receipts(3), replace(RECEIPT, loop=odd, command=None, missed=2, measurement=float("nan"))])
+    sink.write([*_records(3), replace(RECORD, loop=odd, command=None, missed=2, measurement=float("nan"))])
     families = {family.name: family for family in text_string_to_metric_families(sink.text())}
     measured = {s.labels["loop"]: s.value for s in families["flyball_loop_measurement"].samples}
     assert measured["rate"] == 390.0
@@ -118,7 +118,7 @@ def test_prometheus_text_is_understood_by_prometheus() -> None:
 def test_prometheus_forgets_the_loop_heard_of_longest_ago() -> None:
     sink = PrometheusSink(max_loops=2)
     for name in ("a", "b", "a", "c"):
-        sink.write([replace(RECEIPT, loop=name)])
+        sink.write([replace(RECORD, loop=name)])
     assert 'loop="b"' not in sink.text()
     assert 'flyball_loop_steps_total{loop="a"} 2' in sink.text()
     assert "flyball_loops_forgotten_total 1" in sink.text()
@@ -134,26 +134,26 @@ def test_a_slow_sink_loses_the_oldest_and_they_are_counted() -> None:
 
     async def main() -> Recorder:
         recorder = Recorder([sink], clock, capacity=10)
-        for receipt in _receipts(25):
-            recorder.put([receipt])  # nobody else gets a turn: the sink cannot keep up
+        for record in _records(25):
+            recorder.put([record])  # nobody else gets a turn: the sink cannot keep up
         await recorder.finish()
         return recorder
 
     recorder = clock.run(main())
     assert recorder.dropped == 15
-    assert [receipt.time for receipt in sink.receipts()] == [float(k) for k in range(15, 25)]
+    assert [record.time for record in sink.records()] == [float(k) for k in range(15, 25)]
 
 
 def test_a_failing_sink_is_counted() -> None:
     clock = VirtualClock()
 
     class Failing(MemorySink):
-        def write(self, receipts: Sequence[Receipt]) -> None:
-            raise OSError(len(receipts))
+        def write(self, records: Sequence[LoopRecord]) -> None:
+            raise OSError(len(records))
 
     async def main() -> Recorder:
         recorder = Recorder([Failing()], clock)
-        recorder.put(_receipts(3))
+        recorder.put(_records(3))
         await recorder.finish()
         return recorder
 

@@ -28,8 +28,9 @@ from flyball.consumer.policy import (
 )
 from flyball.consumer.policy.pacing import Bucket, pace_of, take
 from flyball.control.filters import ewma
+from flyball.control.record import LoopRecord
 from flyball.errors import InvalidValue
-from flyball.loops.policy import Observation, Policy, Receipt, decide, start
+from flyball.loops.policy import Observation, Policy, decide, start
 
 _LEAST_WINDOW = 1e-4  # a pace stands for windows below 1, so they may be as small as a rate needs
 _KEEP_RESIDENCE = 0.6  # part of the old residence time that stays
@@ -65,7 +66,7 @@ class Regulation:
         self.pace_per_s = pace_of(self.wanted, None, self._rate)
         self._bucket = Bucket()
         self.seen: Seen | None = None
-        self.receipts: deque[Receipt] = deque(maxlen=10_000)
+        self.records: deque[LoopRecord] = deque(maxlen=10_000)
 
     @property
     def goal(self) -> Goal:
@@ -90,9 +91,7 @@ class Regulation:
     def status(self) -> str:
         """What there is to say at the moment; empty in everyday operation."""
         return (
-            ""
-            if not self.receipts
-            else "; ".join(filter(None, (self.receipts[-1].reason, self.receipts[-1].alert)))
+            "" if not self.records else "; ".join(filter(None, (self.records[-1].reason, self.records[-1].alert)))
         )
 
     @property
@@ -136,10 +135,10 @@ class Regulation:
         self.seen = seen
         self._aiming, target = aim(self._goal, self._aiming, seen)
         observed = Observation(now_s, target.setpoint, target.measurement, None, target.disturbances)
-        self._state, receipt = decide(self._policy, self._state, observed)
-        self.receipts.append(receipt)
-        if isinstance(receipt.command, float):
-            self.wanted = receipt.command
+        self._state, record = decide(self._policy, self._state, observed)
+        self.records.append(record)
+        if isinstance(record.command, float):
+            self.wanted = record.command
         if seen.residence_s is not None:
             self.residence_s = ewma(self.residence_s, seen.residence_s, _KEEP_RESIDENCE)
         self.pace_per_s = pace_of(self.wanted, self.residence_s, self._rate)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flyball.consumer.external.loop import Regulation
 from flyball.consumer.policy import Goal
-from flyball.loops.policy import Receipt
+from flyball.control.record import LoopRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,6 @@ class Regulated:
             None if seen is None else seen.residence_s,
         )
 
-    def steps(self) -> list[Receipt]:
+    def steps(self) -> list[LoopRecord]:
         """The newest steps of the loop: what was measured, what was decided, and why."""
-        return list(self._loop.receipts)
+        return list(self._loop.records)

@@ -11,13 +11,13 @@ Each second, from what was seen to the window that is wanted:
 >>> seen = Seen(time_s=1.0, dt_s=1.0, rate_per_s=58.8, residence_s=0.017, used=1.0, depth=5000)
 >>> aiming, target = aim(goal, aiming, seen)
 >>> observed = Observation(seen.time_s, target.setpoint, target.measurement, None, target.disturbances)
->>> state, receipt = decide(policy, state, observed)
->>> round(receipt.command, 2)
+>>> state, record = decide(policy, state, observed)
+>>> round(record.command, 2)
 6.8
 
 Every `DITHER_S`, whole windows whose mean it is:
 
->>> dithering, whole = dither_step(dithering, receipt.command)
+>>> dithering, whole = dither_step(dithering, record.command)
 >>> whole
 7
 """

@@ -129,7 +129,7 @@ def _product(matrix: Matrix, vector: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _parts(integral: tuple[float, ...], fed_back: tuple[float, ...]) -> dict[str, float]:
-    """Receipts hold numbers by name: the terms of each knob, counted from 0."""
+    """Records hold numbers by name: the terms of each knob, counted from 0."""
     parts: dict[str, float] = {}
     for number, (i, f) in enumerate(zip(integral, fed_back, strict=True)):
         parts[f"i{number}"], parts[f"x{number}"] = i, -f

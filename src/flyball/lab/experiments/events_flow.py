@@ -56,8 +56,8 @@ def run(context: ExperimentContext) -> Report:
     data: dict[str, Any] = {}
     ends = [begins_s for _, begins_s, _, _ in PHASES[1:]] + [END_S]
     for (name, begins_s, drain, cpu_load), until_s in zip(PHASES, ends, strict=True):
-        settled = [settled_after(simulation.receipts, begins_s, until_s, BAND) for simulation in with_control]
-        spans = [free_range(simulation.receipts, begins_s + 16.0, until_s) for simulation in with_control]
+        settled = [settled_after(simulation.records, begins_s, until_s, BAND) for simulation in with_control]
+        spans = [free_range(simulation.records, begins_s + 16.0, until_s) for simulation in with_control]
         worst = max(abs(edge - 1.0) for span in spans for edge in span)
         most = None if None in settled else max(one for one in settled if one is not None)
         rows.append((name, drain / MB, f"{100 * cpu_load:.0f} %", most, f"± {100 * worst:.1f} %"))

@@ -70,7 +70,7 @@ def run(context: ExperimentContext) -> Report:
     axes[1].set_ylabel("free, MB")
     axes[1].set_xlabel("time in s")
     slow = [
-        free_range(country.levels["country"][0].receipts, LOAD_BEGINS_S - 20.0, LOAD_BEGINS_S)
+        free_range(country.levels["country"][0].records, LOAD_BEGINS_S - 20.0, LOAD_BEGINS_S)
         for country in countries
     ]
     data["country_free_before"] = [list(span) for span in slow]

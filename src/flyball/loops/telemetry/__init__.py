@@ -1,4 +1,4 @@
-"""Where receipts go. One sink a file, every one bounded: it drops the oldest and counts what it dropped.
+"""Where records go. One sink a file, every one bounded: it drops the oldest and counts what it dropped.
 
 memory      a ring, for programs and tests
 sqlite      a table, for looking back after a restart

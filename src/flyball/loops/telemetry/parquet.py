@@ -1,4 +1,4 @@
-"""Receipts in a few rotating Parquet files, for analysis with pandas, DuckDB or Spark."""
+"""Records in a few rotating Parquet files, for analysis with pandas, DuckDB or Spark."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from flyball.control.record import LoopRecord
 from flyball.errors import InvalidValue, require
-from flyball.loops.policy import Receipt
 from flyball.loops.telemetry.sink import Row, rows
 
 
@@ -40,8 +40,8 @@ class ParquetSink:
         kinds |= {"axis": whole, "saturated": whole, "missed": whole}
         self._schema = pa.schema(list(kinds.items()))
 
-    def write(self, receipts: Sequence[Receipt]) -> None:
-        self._waiting.extend(row for receipt in receipts for row in rows(receipt))
+    def write(self, records: Sequence[LoopRecord]) -> None:
+        self._waiting.extend(row for record in records for row in rows(record))
         while len(self._waiting) >= self._rows_per_file:
             self._write_file(self._waiting[: self._rows_per_file])
             del self._waiting[: self._rows_per_file]

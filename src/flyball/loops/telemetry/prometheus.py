@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from flyball.control.record import LoopRecord
 from flyball.errors import InvalidValue
-from flyball.loops.policy import Receipt
 from flyball.loops.telemetry.sink import Row, rows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,7 +21,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class _Seen:
     """What is known of one loop."""
 
-    last: Receipt
+    last: LoopRecord
     steps: int = 0
     moves: int = 0
     missed: int = 0
@@ -54,15 +54,15 @@ class PrometheusSink:
         self._seen: dict[str, _Seen] = {}
         self.dropped = 0
 
-    def write(self, receipts: Sequence[Receipt]) -> None:
-        for receipt in receipts:
+    def write(self, records: Sequence[LoopRecord]) -> None:
+        for record in records:
             # Taken out and put back, so that the first key is the loop heard of longest ago.
-            seen = self._seen.pop(receipt.loop, None) or _Seen(receipt)
-            seen.last = receipt
+            seen = self._seen.pop(record.loop, None) or _Seen(record)
+            seen.last = record
             seen.steps += 1
-            seen.moves += receipt.command is not None
-            seen.missed += receipt.missed
-            self._seen[receipt.loop] = seen
+            seen.moves += record.command is not None
+            seen.missed += record.missed
+            self._seen[record.loop] = seen
             if len(self._seen) > self._max_loops:
                 del self._seen[next(iter(self._seen))]
                 self.dropped += 1

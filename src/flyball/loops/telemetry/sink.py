@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import ClassVar, NamedTuple, Protocol
 
+from flyball.control.record import LoopRecord
 from flyball.control.step import Value
-from flyball.loops.policy import Receipt
 
 
 class Sink(Protocol):
-    """Takes receipts. `dropped` counts what it had to forget to stay within its bound.
+    """Takes records. `dropped` counts what it had to forget to stay within its bound.
 
     `waits_for_disk` says that writing may take its time; the runner then writes beside the loops.
     """
@@ -20,7 +20,7 @@ class Sink(Protocol):
     waits_for_disk: ClassVar[bool]
     dropped: int
 
-    def write(self, receipts: Sequence[Receipt]) -> None: ...
+    def write(self, records: Sequence[LoopRecord]) -> None: ...
 
     def flush(self) -> None:
         """Put down what was held back; called when a run ends."""
@@ -28,7 +28,7 @@ class Sink(Protocol):
 
 
 class Row(NamedTuple):
-    """One receipt and one axis: a loop with several knobs or sensors has a row for each of them."""
+    """One record and one axis: a loop with several knobs or sensors has a row for each of them."""
 
     loop: str
     time: float
@@ -38,7 +38,7 @@ class Row(NamedTuple):
     applied: float | None
     proposed: float | None
     command: float | None
-    mode: str
+    mode: str | None
     frozen: bool
     saturated: int
     missed: int
@@ -48,30 +48,30 @@ class Row(NamedTuple):
     code: str
 
 
-def rows(receipt: Receipt) -> Iterator[Row]:
-    """Flatten a receipt; where sensors and knobs differ in number, the missing places are None."""
-    columns = (receipt.setpoint, receipt.measurement, receipt.applied, receipt.proposed, receipt.command)
-    parts = json.dumps(dict(receipt.parts)) if receipt.parts else "{}"
+def rows(record: LoopRecord) -> Iterator[Row]:
+    """Flatten a record; where sensors and knobs differ in number, the missing places are None."""
+    columns = (record.setpoint, record.measurement, record.applied, record.proposed, record.command)
+    parts = json.dumps(dict(record.parts)) if record.parts else "{}"
     for axis, (setpoint, measurement, applied, proposed, command) in enumerate(
         zip_longest(*(_components(value) for value in columns))
     ):
         yield Row(
-            receipt.loop,
-            receipt.time,
+            record.loop,
+            record.time,
             axis,
             setpoint,
             measurement,
             applied,
             proposed,
             command,
-            receipt.mode,
-            receipt.frozen,
-            receipt.saturated,
-            receipt.missed,
+            record.mode,
+            record.frozen,
+            record.saturated,
+            record.missed,
             parts,
-            receipt.reason,
-            receipt.alert,
-            receipt.code.value,
+            record.reason,
+            record.alert,
+            record.code.value,
         )
 
 

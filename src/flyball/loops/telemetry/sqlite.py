@@ -1,4 +1,4 @@
-"""Receipts in a SQLite table, for looking back after a restart."""
+"""Records in a SQLite table, for looking back after a restart."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from flyball.control.record import LoopRecord
 from flyball.errors import InvalidValue
-from flyball.loops.policy import Receipt
 from flyball.loops.telemetry.sink import Row, rows
 
 _COLUMNS = ", ".join(f'"{name}"' for name in Row._fields)
@@ -40,8 +40,8 @@ class SqliteSink:
             )
             self._add_missing_columns()
 
-    def write(self, receipts: Sequence[Receipt]) -> None:
-        flat = [row for receipt in receipts for row in rows(receipt)]
+    def write(self, records: Sequence[LoopRecord]) -> None:
+        flat = [row for record in records for row in rows(record)]
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(_INSERT, flat)

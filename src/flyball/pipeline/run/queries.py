@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flyball.backoff import delays_s
+from flyball.control.record import LoopRecord
 from flyball.errors import FlyballError
-from flyball.loops.policy import Receipt
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.policy import failures
 from flyball.pipeline.run.failure_codes import kind_of, kind_of_query, without_code
 from flyball.pipeline.run.polling import POLL_S
 from flyball.pipeline.sql.columns import Columns
-from flyball.pipeline.telemetry import ReceiptFile, restart_receipt
+from flyball.pipeline.telemetry import LoopRecordFile, restart_record
 from flyball.pipeline.tier1.monitor import sampled_columns
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class _Query:
 
 class Queries:
     """Their checkpoints are in `folder`: with the same folder they go on where they were. `on_record` hears of
-    restarts; by default they stand with the lanes' receipts."""
+    restarts; by default they stand with the lanes' records."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Queries:
         url: str,
         config: PipelineConfig,
         folder: Path,
-        on_record: Callable[[Receipt], None] | None = None,
+        on_record: Callable[[LoopRecord], None] | None = None,
     ) -> None:
         self._spark, self._url, self._config, self._folder = spark, url, config, folder
-        self._on_record = on_record or ReceiptFile(str(self._telemetry))
+        self._on_record = on_record or LoopRecordFile(str(self._telemetry))
         self._queries: dict[str, _Query] = {}
         self._batch_errors: dict[str, Exception] = {}
         self._checking = threading.Lock()
@@ -176,7 +176,7 @@ class Queries:
         if query.again_s is None:
             raise PipelineFailed(f"the query {name} failed {failures.TRIES + 1} times in a row: {reason}")
         log.warning("the query %s is started again in %.1f s: %s", name, query.again_s - now_s, reason)
-        self._on_record(restart_receipt(name, now_s, query.restarts + 1, reason))
+        self._on_record(restart_record(name, now_s, query.restarts + 1, reason))
 
     def _restart(self, query: _Query) -> None:
         query.again_s = None

@@ -32,7 +32,7 @@ from flyball.pipeline.run.queries import FailedForGood, Queries
 from flyball.pipeline.run.session import spark_session
 from flyball.pipeline.run.supervisor import FOR_GOOD, say_ready
 from flyball.pipeline.split.splitter import Splitter, SplitterSettings
-from flyball.pipeline.telemetry import ReceiptFile
+from flyball.pipeline.telemetry import LoopRecordFile
 from flyball.pipeline.tier1.monitor import monitor_name
 from flyball.pipeline.tier1.result_queues import Lanes
 from flyball.pipeline.tier1.stage import TierOne
@@ -93,7 +93,7 @@ def command(role: str, order: Path) -> list[str]:
 
 
 def _split(order: WorkerSpec, stack: ExitStack) -> Callable[[], None]:
-    on_record = ReceiptFile(str(_telemetry(order)))
+    on_record = LoopRecordFile(str(_telemetry(order)))
     splitter = Splitter(order.url, _sinks(order, stack), SplitterSettings.of(order.config), on_record=on_record)
     stack.callback(splitter.close)
     splitter.open()
@@ -191,7 +191,7 @@ def _queries(order: WorkerSpec, stack: ExitStack, name: str, settings: Mapping[s
     limits = {**order.settings, "spark.cores.max": str(order.config.lanes.tasks), **settings}
     session: SparkSession = spark_session(f"flyball-{name}", order.config.master, limits, workdir=folder)
     stack.callback(session.stop)
-    queries = Queries(session, order.url, order.config, folder, ReceiptFile(str(_telemetry(order))))
+    queries = Queries(session, order.url, order.config, folder, LoopRecordFile(str(_telemetry(order))))
     stack.callback(queries.stop)
     return queries
 

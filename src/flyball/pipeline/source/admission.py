@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flyball.control.filters import ewma
-from flyball.loops.policy import Receipt
+from flyball.control.record import LoopRecord
 from flyball.pipeline import policy
 from flyball.pipeline.logs.levels import Level
 from flyball.pipeline.policy import Balancer, BalanceState, BatchTimes, FlowControl, FlowState, Pace
-from flyball.pipeline.telemetry import balance_receipt, flow_receipt
+from flyball.pipeline.telemetry import balance_record, flow_record
 
 _LEAST_BATCH = 1_000
 _KEEP_SERVICE = 0.5
@@ -51,7 +51,7 @@ class Admission:
         flow: FlowControl | None = None,
         balance: bool = False,
         paced: bool = True,
-        on_record: Callable[[Receipt], None] = lambda _: None,
+        on_record: Callable[[LoopRecord], None] = lambda _: None,
     ) -> None:
         self.lanes = tuple(lanes)
         self._most_events, self._interval_s = most_events, interval_s
@@ -112,7 +112,7 @@ class Admission:
                 before = state
                 state = policy.flow_step(self._flow, state, now_s, free, level.events, level.appended_bytes)
                 if state.since_s != before.since_s:
-                    self._on_record(flow_receipt(lane, self._flow, now_s, free, before, state))
+                    self._on_record(flow_record(lane, self._flow, now_s, free, before, state))
             self._flows[lane] = state
             allowed.append(policy.admissible(state, free))
         return allowed
@@ -131,6 +131,6 @@ class Admission:
         self._balance = self._balancer.step(state, now_s, policy.BALANCE_EVERY_S, delays, self._times.load)
         known = [delay for delay in delays if delay is not None]
         if len(known) == len(delays) > 1:
-            self._on_record(balance_receipt(now_s, known, self._weights, self._balance.weights))
+            self._on_record(balance_record(now_s, known, self._weights, self._balance.weights))
         self._weights = self._balance.weights
         self._balanced_at = now_s

@@ -58,7 +58,7 @@ from flyball.pipeline.source.sampling import EventSample, rows_of_each
 from flyball.pipeline.source.spool import spooled
 from flyball.pipeline.split.shares import END, EventTime, Share, ShareEnd
 from flyball.pipeline.sql.columns import EVENT, MARK, Columns
-from flyball.pipeline.telemetry import ReceiptFile
+from flyball.pipeline.telemetry import LoopRecordFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,7 +170,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         flow = FlowControl(
             _positive(given, "queue_bytes"), _positive(given, "free_bytes"), interval_s, **_flow(given["flow"])
         )
-        on_record = ReceiptFile(given["telemetry"])
+        on_record = LoopRecordFile(given["telemetry"])
         bounds = BatchLimits(
             most, interval_s, results, flow, _flag(given, "balance"), _flag(given, "control"), on_record
         )

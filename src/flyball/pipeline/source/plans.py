@@ -24,7 +24,7 @@ from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.source.admission import Admission
 from flyball.pipeline.split.shares import Range, Share, cut, events_in, first_events, merged, ranges_of
 from flyball.pipeline.split.ticks import Tick, UnreadTicks, ticks_name
-from flyball.pipeline.telemetry import ReceiptFile
+from flyball.pipeline.telemetry import LoopRecordFile
 
 Offset = dict[str, Any]
 
@@ -85,7 +85,7 @@ class BatchLimits:
     flow: FlowControl | None = None
     balance: bool = False
     control: bool = True
-    on_record: ReceiptFile = field(default_factory=lambda: ReceiptFile(""))
+    on_record: LoopRecordFile = field(default_factory=lambda: LoopRecordFile(""))
 
     def admission(self, lanes: Sequence[int], url: str) -> Admission:
         """Of these lanes, or with `control` off: equal shares of as many rows as are allowed at all."""

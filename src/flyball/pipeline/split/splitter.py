@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flyball.brokers.log_reader import open_log_reader
-from flyball.loops.policy import Receipt
+from flyball.control.record import LoopRecord
 from flyball.pipeline import policy
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.levels import LanesRequest, QueueLevels, lanes_name, last_bodies
@@ -24,7 +24,7 @@ from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.policy import Balancer, BalanceState, LaneDelay
 from flyball.pipeline.split.shares import cut
 from flyball.pipeline.split.ticks import Tick, ticks_name
-from flyball.pipeline.telemetry import balance_receipt
+from flyball.pipeline.telemetry import balance_record
 
 _PRODUCER = "splitter"
 _LOG_BYTES = 256_000_000
@@ -71,7 +71,7 @@ class Splitter:
         sinks: LogSinks,
         settings: SplitterSettings,
         clock: Callable[[], float] = time.monotonic,
-        on_record: Callable[[Receipt], None] = lambda _: None,
+        on_record: Callable[[LoopRecord], None] = lambda _: None,
     ) -> None:
         self._on_record = on_record
         self._url, self._sinks, self._settings, self._clock = url, sinks, settings, clock
@@ -211,5 +211,5 @@ class Splitter:
         self._balance = self._balancer.step(before, now_s, policy.BALANCE_EVERY_S, self._delays_s, load)
         known = [delay for delay in self._delays_s if delay is not None]
         if len(known) == len(self._members) > 1:
-            self._on_record(balance_receipt(now_s, known, self._weights, self._balance.weights))
+            self._on_record(balance_record(now_s, known, self._weights, self._balance.weights))
         self._weights = self._balance.weights

@@ -21,7 +21,7 @@ import numpy as np
 from flyball.consumer.consumer import Consumer
 from flyball.consumer.policy import Goal, Regulator
 from flyball.control.models import Array
-from flyball.loops.policy import Receipt
+from flyball.control.record import LoopRecord
 from flyball.servers.ports import LOOPBACK
 from flyball.servers.rabbitmq import RabbitMqNode
 
@@ -110,7 +110,7 @@ class LiveRun:
     goal: Array
     rate: Array
     command: Array
-    receipts: tuple[Receipt, ...] = field(repr=False, default=())
+    records: tuple[LoopRecord, ...] = field(repr=False, default=())
 
 
 class _Judge:
@@ -121,20 +121,20 @@ class _Judge:
     def __init__(self) -> None:
         self.handed = 0
         self.dropped = 0
-        self.receipts: list[Receipt] = []
+        self.records: list[LoopRecord] = []
         self.counts: list[tuple[float, int]] = []
 
-    def write(self, receipts: Sequence[Receipt]) -> None:
-        for receipt in receipts:
-            self.receipts.append(receipt)
+    def write(self, records: Sequence[LoopRecord]) -> None:
+        for record in records:
+            self.records.append(record)
             self.counts.append((time.monotonic(), self.handed))
 
     def flush(self) -> None: ...
 
     def run(self) -> LiveRun:
         times, handed = (np.array(column, dtype=float) for column in zip(*self.counts, strict=True))
-        known = self.receipts[:-1]
-        goal = np.array([receipt.setpoint for receipt in known], dtype=float)
+        known = self.records[:-1]
+        goal = np.array([record.setpoint for record in known], dtype=float)
         goal[0] = goal[
             1
         ]  # at its first sample the loop has nothing to compare with yet; the goal stood from the start
@@ -143,9 +143,9 @@ class _Judge:
             goal=goal,
             rate=np.diff(handed) / np.diff(times),
             command=np.array(
-                [receipt.applied if receipt.command is None else receipt.command for receipt in known], dtype=float
+                [record.applied if record.command is None else record.command for record in known], dtype=float
             ),
-            receipts=tuple(self.receipts[1:]),
+            records=tuple(self.records[1:]),
         )
 
 

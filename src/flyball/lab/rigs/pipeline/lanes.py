@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from flyball.control.record import LoopRecord
 from flyball.errors import require
-from flyball.loops.policy import Receipt
 from flyball.pipeline import policy
 from flyball.pipeline.logs.levels import Level
 from flyball.pipeline.policy import Balancer, FlowControl, LaneDelay
@@ -83,7 +83,7 @@ class LaneSimulation:
     ) -> None:
         self.environment: Any = environment or require("simpy", "lab").Environment()
         self.trace = Trace()
-        self.receipts: list[Receipt] = []
+        self.records: list[LoopRecord] = []
         self.rate = 0.0
         """events a second that come in"""
         self._weigh, self._balance_every_s, self._late = weigh, balance_every_s, late
@@ -93,7 +93,7 @@ class LaneSimulation:
         self.lanes: list[LaneTwin] = []
         levels = TwinLevels(self.lanes)
         for number, (model, rng) in enumerate(zip(models, rngs, strict=True)):
-            admit = _admit_all if flow is None else _admission(number, flow, levels, self.receipts.append)
+            admit = _admit_all if flow is None else _admission(number, flow, levels, self.records.append)
             self.lanes.append(LaneTwin(self.environment, model, admit, rng))
         self._delays = [LaneDelay() for _ in models]
         self._counted = [0] * len(models)
@@ -155,7 +155,7 @@ def _admit_all(now_s: float, backlog: int) -> int:
 
 
 def _admission(
-    number: int, flow: FlowControl, levels: TwinLevels, on_record: Callable[[Receipt], None]
+    number: int, flow: FlowControl, levels: TwinLevels, on_record: Callable[[LoopRecord], None]
 ) -> Callable[[float, int], int]:
     admission = Admission((number,), _MOST_EVENTS, flow.interval_s, levels, flow, on_record=on_record)
 
@@ -189,27 +189,27 @@ def p99_s(simulation: LaneSimulation, since_s: float, until_s: float) -> float:
     return percentile_s(delays, 0.99)
 
 
-def free_range(receipts: Sequence[Receipt], since_s: float, until_s: float) -> tuple[float, float]:
+def free_range(records: Sequence[LoopRecord], since_s: float, until_s: float) -> tuple[float, float]:
     """The least and the largest free space that the loop saw in a span of time, as parts of the reference."""
     seen = [
-        receipt.measurement / receipt.setpoint
-        for receipt in receipts
-        if since_s <= receipt.time < until_s
-        and isinstance(receipt.measurement, float)
-        and isinstance(receipt.setpoint, float)
+        record.measurement / record.setpoint
+        for record in records
+        if since_s <= record.time < until_s
+        and isinstance(record.measurement, float)
+        and isinstance(record.setpoint, float)
     ]
     return min(seen), max(seen)
 
 
-def settled_after(receipts: Sequence[Receipt], changed_s: float, until_s: float, band: float) -> int | None:
+def settled_after(records: Sequence[LoopRecord], changed_s: float, until_s: float, band: float) -> int | None:
     """Intervals from a change on until the free space stays within the band around the reference; None: never."""
-    span = [receipt for receipt in receipts if changed_s <= receipt.time < until_s]
+    span = [record for record in records if changed_s <= record.time < until_s]
     outside = [
         number
-        for number, receipt in enumerate(span, start=1)
-        if isinstance(receipt.measurement, float)
-        and isinstance(receipt.setpoint, float)
-        and abs(receipt.measurement - receipt.setpoint) > band * receipt.setpoint
+        for number, record in enumerate(span, start=1)
+        if isinstance(record.measurement, float)
+        and isinstance(record.setpoint, float)
+        and abs(record.measurement - record.setpoint) > band * record.setpoint
     ]
     last = max(outside, default=0)
     return None if last == len(span) else last
