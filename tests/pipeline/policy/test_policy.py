@@ -79,7 +79,7 @@ def test_admission_stops_where_the_space_is_gone_and_nothing_is_dropped() -> Non
 
 @pytest.mark.parametrize("reference", [0, 64 * MB, 100 * MB])
 def test_a_reference_outside_the_queue_is_refused(reference: int) -> None:
-    with pytest.raises(InvalidValue, match=f"{reference} bytes, has to be between"):
+    with pytest.raises(InvalidValue, match=f"{reference} bytes, must be between"):
         FlowControl(limit_bytes=64 * MB, reference_bytes=reference)
 
 

@@ -155,7 +155,7 @@ def test_a_log_that_does_not_exist_is_permanent(spark: SparkSession, tmp_path: P
 
 def test_causes_decide_and_other_failures_pass_as_they_are() -> None:
     def sink_failure(cause: Exception) -> SinkFailed:
-        error = SinkFailed("the log did not take all rows")
+        error = SinkFailed("the log did not store all rows")
         error.__cause__ = cause
         return error
 

@@ -82,7 +82,7 @@ def test_who_says_that_it_would_fail_again_is_not_tried_again(tmp_path: Path) ->
     said = f"import sys; sys.stderr.write('no such column'); sys.exit({FOR_GOOD})"
     try:
         supervisor.start("lane", [sys.executable, "-c", said])
-        with pytest.raises(PipelineFailed, match=r"lane cannot go on, see .*no such column"):
+        with pytest.raises(PipelineFailed, match=r"lane cannot continue, see .*no such column"):
             check_for_ever(supervisor)
         assert supervisor.restarts() == {"lane": 0}
     finally:

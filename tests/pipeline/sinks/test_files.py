@@ -187,7 +187,7 @@ def test_a_target_that_fails_for_good_stops_its_sink_with_the_reason(
     folder.write_text("a file in its place")
     filled.results(result_rows(0, 10))
     filled.close()
-    with pytest.raises(SinkStopped, match=r"the sink parquet-results cannot go on: .*Not a directory"):
+    with pytest.raises(SinkStopped, match=r"the sink parquet-results cannot continue: .*Not a directory"):
         sinks.drain()
     sinks.stop()
     logs.close()
@@ -203,13 +203,13 @@ def test_a_target_that_fails_for_good_stops_its_sink_with_the_reason(
         ),
         ({"kind": "parquet", "of": "results", "path": "file"}, "is a file; name a folder"),
         ({"kind": "sqlite", "of": "results", "path": "file"}, "is not a SQLite file; name another path"),
-        ({"kind": "jsonl", "of": "results", "path": "file/below"}, "is not a folder; name another place"),
-        ({"kind": "jsonl", "of": "results", "path": "/proc/1/x"}, "may not be written; name another place"),
+        ({"kind": "jsonl", "of": "results", "path": "file/below"}, "is not a folder; name another folder"),
+        ({"kind": "jsonl", "of": "results", "path": "/proc/1/x"}, "may not be written; name another folder"),
         (
             {"kind": "webhook", "of": "alerts", "url": "localhost:80"},
-            "is no web address; write one such as http://",
+            "is not a web address; write one such as http://",
         ),
-        ({"kind": "webhook", "of": "alerts", "url": "http://[x"}, "is no web address"),
+        ({"kind": "webhook", "of": "alerts", "url": "http://[x"}, "is not a web address"),
         ({"kind": "webhook", "of": "alerts", "url": "http://a", "tries": 0}, "greater than or equal to 1"),
         ({"kind": "webhook", "of": "alerts", "url": "http://a", "headers": {"a b": "c"}}, "'a b' is no header"),
         ({"kind": "channel", "of": "alerts", "channel": "alerts"}, "is what it reads; name another channel"),

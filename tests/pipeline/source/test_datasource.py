@@ -21,7 +21,7 @@ OPTIONS = {
         ({"url": ""}, "needs the option 'url'"),
         ({"columns": "id decimal"}, "unknown type 'decimal'"),
         ({"event_time": "when"}, "'when' is none of the columns id, event_time"),
-        ({"max_rows": "many"}, "max_rows of the source flyball has to be a whole number from 1, not 'many'"),
+        ({"max_rows": "many"}, "max_rows of the source flyball must be an integer >= 1, got 'many'"),
         ({"offset": "7"}, "no option 'offset'"),
     ],
 )

@@ -47,9 +47,9 @@ SCOPE = Scope({"id": "bigint", "load": "double", "ip": "string", "busy": "boolea
         ("id IN (1, 'two')", "IN mixes"),
         ("coalesce(load, 'none') > 1", "coalesce mixes"),
         ("round(load, 1, 2) > 1", "round got 3 values; write round(number [, number])"),
-        ("in_subnet(ip, '92.126.10.0/33')", "is no IPv4 subnet"),
+        ("in_subnet(ip, '92.126.10.0/33')", "is not an IPv4 subnet"),
         ("in_subnet(ip, '92.126.10.7/24')", "did you mean '92.126.10.0/24'?"),
-        ("in_subnet(ip, '::1/64')", "is no IPv4 subnet"),
+        ("in_subnet(ip, '::1/64')", "is not an IPv4 subnet"),
         ("in_subnet(ip)", "write in_subnet(column, 'a.b.c.d/n')"),
         ("in_subnet(load, '10.0.0.0/8')", "in_subnet wants a text"),
         ("events.load > 2", "write its name alone"),
@@ -189,7 +189,7 @@ def _inside(text: str, subnet: ipaddress.IPv4Network) -> bool:
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("load", "is no aggregate"), ("max(load) + 1", "is no aggregate"), ("sum(ip)", "sum wants a number")],
+    [("load", "is not an aggregate"), ("max(load) + 1", "is not an aggregate"), ("sum(ip)", "sum wants a number")],
 )
 def test_aggregates_are_checked(text: str, complaint: str) -> None:
     with pytest.raises(InvalidValue, match=complaint):

@@ -263,7 +263,7 @@ def gives_nothing(_rows: DataFrame) -> None:
         ),
         ("forgets_its_place", "gave back rows without the column '_offset'; keep it"),
         ("asks_for_nothing_known", "cannot work on the events: .*lode"),
-        ("gives_nothing", "gave back NoneType; it has to give back a DataFrame"),
+        ("gives_nothing", "gave back NoneType; it must return a DataFrame"),
     ],
 )
 def test_a_function_that_would_lose_results_is_refused_before_any_event_is_read(
@@ -280,7 +280,7 @@ def test_a_function_that_would_lose_results_is_refused_before_any_event_is_read(
 
 
 def test_call_says_what_a_function_lost(spark: SparkSession, data: list[Event]) -> None:
-    with pytest.raises(StepFailed, match="forgets_its_place gave back rows without the column '_offset'"):
+    with pytest.raises(StepFailed, match="forgets_its_place returned rows without the column '_offset'"):
         run(spark, data, {"call": f"{__name__}:forgets_its_place"})
 
 
@@ -345,7 +345,7 @@ def test_a_step_that_cannot_work_is_refused(config: list[dict[str, Any]], compla
         ({}, "a step of tier 1 has none of keep, set, reject, columns, sample, lookup, call"),
         ({"keep": "true", "sample": 0.5}, "has both keep and sample"),
         ({"sample": 0}, "greater than 0"),
-        ({"call": "nonsense"}, "'nonsense' names no function; write module:function"),
+        ({"call": "nonsense"}, "'nonsense' does not name a function; write module:function"),
         ({"call": "no_such_module:f"}, "'no_such_module:f' cannot be imported"),
         ({"call": "json:nothing"}, "the module json has no function 'nothing'"),
         ({"lookup": "a.csv", "on": "ip", "add": "y string"}, "either key or subnet"),
@@ -361,8 +361,8 @@ def test_a_step_that_makes_no_sense_is_refused(config: dict[str, Any], complaint
     [
         ("", "is empty"),
         ("name,x\nh0,1\n", "has no column 'tier'; it has name, x"),
-        ("name,tier\nh0,web\nh0,db\n", "line 3: the key 'h0' was in line 2 already"),
-        ("name,tier\nh0\n", "line 2 has 1 values under 2 names"),
+        ("name,tier\nh0,web\nh0,db\n", "line 3: the key 'h0' is also in line 2"),
+        ("name,tier\nh0\n", "line 2 has 1 values but the header has 2 columns"),
         ("name,tier\nh0,\n", "line 2, column 'tier': the value is missing"),
     ],
 )
@@ -381,5 +381,5 @@ def test_values_of_a_lookup_table_are_checked_by_type(tmp_path: Path) -> None:
         with pytest.raises(InvalidValue, match=f"line 2, column 'rack': {complaint}"):
             tier1.columns_after(steps(config, folder=tmp_path), COLUMNS)
     config = {"lookup": "hosts.csv", "on": "ip", "subnet": "name", "add": "net string"}
-    with pytest.raises(InvalidValue, match="line 2, column 'name': 'h0' is no IPv4 subnet"):
+    with pytest.raises(InvalidValue, match="line 2, column 'name': 'h0' is not an IPv4 subnet"):
         tier1.columns_after(steps(config, folder=tmp_path), COLUMNS)

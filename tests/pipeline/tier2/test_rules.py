@@ -292,7 +292,7 @@ def test_dedup_and_hold_off(
         ),
         (
             {"kind": "summary", "to": "c", "aggregates": {"m": "load"}},
-            "rules[r].aggregates.m: 'load': is no aggregate",
+            "rules[r].aggregates.m: 'load': is not an aggregate",
         ),
         ({"kind": "summary", "to": "c", "aggregates": {"value": "max(load)"}}, "'value' cannot name a field here"),
         ({"kind": "summary", "to": "c", "dedup": True, "aggregates": {"m": "max(load)"}}, "leave them out"),

@@ -58,13 +58,13 @@ class LogSinks:
         results = self._run(self._senders[log, producer].send_batch(messages, sequence=first))
         failed = next((result.error for result in results if result.error is not None), None)
         if failed is not None:
-            raise SinkFailed(f"log {log!r} did not take all rows of batch {batch}: {failed}") from failed
+            raise SinkFailed(f"log {log!r} did not store all rows of batch {batch}: {failed}") from failed
 
     def append_unsequenced(self, log: str, body: bytes) -> None:
         """Append one body that may as well stand there twice."""
         (result,) = self._run(self._senders[log, None].send_batch([Message(body)]))
         if result.error is not None:
-            raise SinkFailed(f"log {log!r} did not take an entry: {result.error}") from result.error
+            raise SinkFailed(f"log {log!r} did not store an entry: {result.error}") from result.error
 
     @property
     def _connected(self) -> Broker:

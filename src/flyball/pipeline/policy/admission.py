@@ -62,11 +62,11 @@ class FlowControl:
     def __post_init__(self) -> None:
         if not 0 < self.reference_bytes < self.limit_bytes:
             raise InvalidValue(
-                f"the free space to hold, {self.reference_bytes} bytes, has to be between 0 and the size of the "
+                f"the free space to hold, {self.reference_bytes} bytes, must be between 0 and the size of the "
                 f"result queue, {self.limit_bytes} bytes"
             )
         if not self.interval_s > 0:
-            raise InvalidValue(f"the interval of flow control has to be above 0 s, not {self.interval_s}")
+            raise InvalidValue(f"the interval of flow control must be > 0 s, got {self.interval_s}")
 
 
 @dataclass(frozen=True, slots=True)

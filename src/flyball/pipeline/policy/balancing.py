@@ -62,7 +62,7 @@ class Balancer:
 
     def __post_init__(self) -> None:
         if self.lanes < 1:
-            raise InvalidValue(f"a tier has at least 1 lane, not {self.lanes}")
+            raise InvalidValue(f"the number of lanes must be >= 1, got {self.lanes}")
 
     def initial(self, weights: Sequence[float] | None = None) -> BalanceState:
         start = tuple(weights) if weights is not None else equal_weights(self.lanes)

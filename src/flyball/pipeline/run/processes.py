@@ -140,7 +140,7 @@ class ProcessPipeline:
     def check(self) -> None:
         """Raise if a part failed again and again."""
         if self._submitter is not None and os.getppid() != self._submitter:
-            raise PipelineFailed("spark-submit, which ran this pipeline, is gone: start it again to go on")
+            raise PipelineFailed("spark-submit, which ran this pipeline, has ended: start it again to continue")
         self._supervisor.check()
         self._alerts.check()
         self._written.check()

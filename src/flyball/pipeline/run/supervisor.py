@@ -131,7 +131,7 @@ class Supervisor:
         status = _status(child.process)
         said = f"see {self._log(child.name)}: {tail(self._log(child.name), 3)}"
         if status == FOR_GOOD:
-            child.failure = f"{child.name} cannot go on, {said}"
+            child.failure = f"{child.name} cannot continue, {said}"
             return
         # A SIGKILL from outside does not count as a failure; what ends by itself at once will do so again.
         pauses_s = tuple(delays_s(failures.TRIES, first_s=failures.FIRST_S, longest_s=failures.LONGEST_S))

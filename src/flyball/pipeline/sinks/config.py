@@ -172,13 +172,13 @@ class Webhook(SinkBase):
             fits = False
         if not fits:
             raise InvalidValue(
-                f"url = {self.url!r} is no web address; write one such as http://127.0.0.1:8000/alerts"
+                f"url = {self.url!r} is not a web address; write one such as http://127.0.0.1:8000/alerts"
             )
         for name, value in self.headers.items():
             if not re.fullmatch(r"[A-Za-z0-9-]+", name) or any(
                 ord(sign) < 32 or ord(sign) > 255 for sign in value
             ):
-                raise InvalidValue(f"headers: {name!r} is no header; write a name = value without line breaks")
+                raise InvalidValue(f"headers: {name!r} is not a header; write a name = value without line breaks")
 
     def target(self, at: SinkContext) -> Target:
         key = f"{at.pipeline}.{self.producer_name}"

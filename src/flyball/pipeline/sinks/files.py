@@ -28,10 +28,10 @@ def writable_folder(path: Path) -> None:
 def _writable_parent(path: Path) -> None:
     nearest = next(parent for parent in path.absolute().parents if parent.exists())
     if not nearest.is_dir():
-        raise InvalidValue(f"path = {str(path)!r}: {str(nearest)!r} is not a folder; name another place")
+        raise InvalidValue(f"path = {str(path)!r}: {str(nearest)!r} is not a folder; name another folder")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InvalidValue(
-            f"path = {str(path)!r}: the folder {str(nearest)!r} may not be written; name another place"
+            f"path = {str(path)!r}: the folder {str(nearest)!r} may not be written; name another folder"
         )
 
 

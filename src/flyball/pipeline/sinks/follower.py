@@ -96,7 +96,7 @@ class Follower:
         except Interrupted:
             return False
         except Exception as error:
-            raise SinkStopped(f"the sink {self._name} cannot go on: {error}") from error
+            raise SinkStopped(f"the sink {self._name} cannot continue: {error}") from error
 
     def step(self) -> bool:
         """Write what is there; False: there was nothing to write."""

@@ -300,7 +300,7 @@ def _look(rows: pa.RecordBatch, event_time: str, seen: EventTime, *, complete: b
 def _positive(options: dict[str, str], name: str) -> int:
     text = options[name]
     if not text.isdecimal() or int(text) < 1:
-        raise InvalidValue(f"option {name} of the source flyball has to be a whole number from 1, not {text!r}")
+        raise InvalidValue(f"option {name} of the source flyball must be an integer >= 1, got {text!r}")
     return int(text)
 
 
@@ -310,13 +310,13 @@ def _seconds(options: dict[str, str], name: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.0 < value < float("inf"):
-        raise InvalidValue(f"option {name} of the source flyball has to be above 0 s, not {options[name]!r}")
+        raise InvalidValue(f"option {name} of the source flyball must be > 0 s, got {options[name]!r}")
     return value
 
 
 def _flag(options: dict[str, str], name: str) -> bool:
     if options[name] not in ("true", "false"):
-        raise InvalidValue(f"option {name} of the source flyball is true or false, not {options[name]!r}")
+        raise InvalidValue(f"option {name} of the source flyball must be true or false, got {options[name]!r}")
     return options[name] == "true"
 
 
@@ -330,10 +330,12 @@ def _flow(text: str) -> dict[str, Any]:
             return {"played": tuple(float(value) for value in given["played"])}
         return {"controller": Pi(float(given["kp"]), float(given["ki"]))}
     except (ValueError, TypeError, KeyError) as error:
-        raise InvalidValue(f"option flow of the source flyball is JSON with kp and ki, not {text!r}") from error
+        raise InvalidValue(
+            f"option flow of the source flyball must be JSON with kp and ki, got {text!r}"
+        ) from error
 
 
 def _lane(text: str) -> int:
     if not text.isdecimal():
-        raise InvalidValue(f"option lane of the source flyball is a lane's number from 0, not {text!r}")
+        raise InvalidValue(f"option lane of the source flyball must be an integer >= 0, got {text!r}")
     return int(text)

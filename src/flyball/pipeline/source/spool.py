@@ -74,7 +74,7 @@ class Spooler:
                         failed = next((result.error for result in results if result.error is not None), None)
                         if failed is not None:
                             raise SpoolFailed(
-                                f"the log {self._log!r} did not take a message: {failed}"
+                                f"the log {self._log!r} did not store a message: {failed}"
                             ) from failed
                     self._known.add(fresh, now_s=0.0)
                     await receiver.ack(*deliveries)

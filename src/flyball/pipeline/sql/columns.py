@@ -70,7 +70,7 @@ class Columns:
             null = len(words) == 3 and words[2].lower() == "null"
             if len(words) != 2 and not null:
                 raise InvalidValue(
-                    f"{part.strip()!r} is no column: write its name, its type and, if it may be absent, null"
+                    f"{part.strip()!r} is not a column: write its name, its type and, if it may be absent, null"
                 )
             name, kind = words[0], words[1].lower()
             if kind not in _TYPES:

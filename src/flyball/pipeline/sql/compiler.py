@@ -65,7 +65,7 @@ class Compiler:
     def aggregate(self, node: Any) -> Typed:
         called = _called(node)
         if called is None or called[0] not in AGGREGATES:
-            raise InvalidValue(f"is no aggregate; use one of {', '.join(AGGREGATES)}, such as max(load)")
+            raise InvalidValue(f"is not an aggregate; use one of {', '.join(AGGREGATES)}, such as max(load)")
         name, arguments = called
         if name == "count" and [type(argument).__name__ for argument in arguments] in (["Star"], []):
             return Typed("count(1)", "bigint")
@@ -85,7 +85,7 @@ class Compiler:
         if node.table == _MONITOR:
             return self._monitor(node.name)
         if node.table or type(node.this).__name__ != "Identifier":
-            raise InvalidValue(f"{node.sql('spark')!r} is no column; write its name alone")
+            raise InvalidValue(f"{node.sql('spark')!r} is not a column; write its name alone")
         if node.name not in self._scope.columns:
             near = difflib.get_close_matches(node.name, self._scope.columns, n=1)
             known = ", ".join(f"{name} {kind}" for name, kind in self._scope.columns.items())

@@ -66,7 +66,7 @@ def _guarded(text: str, work: Callable[[], Typed]) -> Typed:
     try:
         return work()
     except RecursionError:
-        raise InvalidValue(f"{short(text)!r} nests too deep; split it into several steps") from None
+        raise InvalidValue(f"{short(text)!r} is nested too deeply; split it into several steps") from None
     except InvalidValue as error:
         raise InvalidValue(f"{short(text)!r}: {error}") from None
 

@@ -44,13 +44,16 @@ def read_lookup(path: Path, key: str, key_type: str, added: Columns) -> LookupTa
     values = []
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
-            raise InvalidValue(f"{path}, line {number} has {len(line)} values under {len(header)} names; mend it")
+            raise InvalidValue(
+                f"{path}, line {number} has {len(line)} values but the header has {len(header)} columns; "
+                "fix the file"
+            )
         first, *rest = (
             _value(path, number, line[place], column) for place, column in zip(places, wanted, strict=True)
         )
         if first in keys:
             raise InvalidValue(
-                f"{path}, line {number}: the key {line[places[0]]!r} was in line {keys[first]} already; keep one"
+                f"{path}, line {number}: the key {line[places[0]]!r} is also in line {keys[first]}; keep one"
             )
         keys[first] = number
         values.append(tuple(rest))

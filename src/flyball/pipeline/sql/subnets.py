@@ -34,7 +34,7 @@ def network(text: str) -> ipaddress.IPv4Network:
         meant = ipaddress.IPv4Network(text, strict=False)
     except ValueError:
         raise InvalidValue(
-            f"{text!r} is no IPv4 subnet; write an address and the length of its prefix, such as '92.126.10.0/24'"
+            f"{text!r} is not an IPv4 subnet; write an address and a prefix length, such as '92.126.10.0/24'"
         ) from None
     raise InvalidValue(f"{text!r} has bits set outside its prefix; did you mean '{meant}'?")
 

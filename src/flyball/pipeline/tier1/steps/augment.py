@@ -60,7 +60,7 @@ class Augment(TierOneStep):
             raise InvalidValue(f"on: the column {self.on!r} is {columns.types[self.on]}; an address is a string")
         for item in self._added.items:
             if item.name in columns.names:
-                raise InvalidValue(f"add: the events have a column {item.name!r} already; name it otherwise")
+                raise InvalidValue(f"add: the events have a column {item.name!r} already; use another name")
         try:
             self._table(columns)
         except InvalidValue as error:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class StepFailed(FlyballError, RuntimeError):
-    """A user's step gave back rows that the pipeline cannot go on with."""
+    """A user's step returned rows that the pipeline cannot go on with."""
 
 
 class Call(TierOneStep):
@@ -76,11 +76,11 @@ class Call(TierOneStep):
         after = self.output(columns)
         found = _function(self.call)(rows)
         if not hasattr(found, "selectExpr"):
-            raise StepFailed(f"{self.call} gave back {type(found).__name__}; it has to give back a DataFrame")
+            raise StepFailed(f"{self.call} returned {type(found).__name__}; it must return a DataFrame")
         missing = [name for name in (*after.names, *OWN) if name not in found.columns]
         if missing:
             raise StepFailed(
-                f"{self.call} gave back rows without the column {missing[0]!r}; keep it, or declare what it gives"
+                f"{self.call} returned rows without the column {missing[0]!r}; keep it, or declare what it gives"
             )
         casts = [f"CAST(`{name}` AS {kind}) AS `{name}`" for name, kind in after.types.items()]
         return found.selectExpr(*casts, *OWN)
@@ -89,7 +89,7 @@ class Call(TierOneStep):
 def _function(name: str) -> Callable[[DataFrame], DataFrame]:
     module, _, function = name.partition(":")
     if not module or not function:
-        raise InvalidValue(f"{name!r} names no function; write module:function")
+        raise InvalidValue(f"{name!r} does not name a function; write module:function")
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
