@@ -1,4 +1,4 @@
-"""What the lanes' loops did, as records of the loops' telemetry.
+"""Records of the lanes' loops, in the form of the loops' telemetry.
 
 The loops live in the process that plans a source's batches, so their records go to a file: a table `receipts` as
 `loops.telemetry.sqlite` keeps it, bounded, for all lanes of a host together.

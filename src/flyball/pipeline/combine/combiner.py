@@ -1,14 +1,14 @@
 """Merges the result queues of all lanes into one log in event-time order.
 
-A row may go when event time is settled `watermark_s` past it: every lane has delivered all ticks up to some tick,
-and the latest event of those ticks is that much later (policy.next_lane and policy.took decide it). Rows that come
-when a later one has gone cannot be put in order any more: they make an entry of their own, are counted,
-and are copied to a log of their own.
+A row is released once the watermark has passed it: every lane has delivered all ticks up to some tick, and the
+latest event of those ticks is `watermark_s` later (policy.next_lane and policy.add_entry decide it). A row that
+arrives after a later one was released is late: late rows are written as an entry of their own, counted, and copied
+to the log `late`.
 
-Nothing is kept besides the logs. Each entry of the results log carries, in its header, the state that was reached
-with it: positions in the result queues, the last row that went, totals. After kill -9 the last entry says where to
-go on; rows that were held back then are read again from the result queues, which keep them. As rows and state are
-one message, neither can be there without the other: exactly once, on every broker.
+All state is in the logs. Each entry of the results log carries in its header the state that was reached with it:
+positions in the result queues, the last released row, totals. After kill -9 the combiner continues from the last
+entry; rows that were not released by then are read again from the result queues, which still have them. Rows and
+state are one message, so neither exists without the other: exactly once, on every broker.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Combiner:
         self._buffer.close()
 
     def drain(self) -> None:
-        """Wait until everything that is in the result queues now has been taken in."""
+        """Wait until everything that is in the result queues now was read."""
         goals = {lane: self._queues.end(lane) for lane in list(self._merge.lanes)}
         self._thread.wait_until(
             lambda: all(self._queues.cursor(lane).next >= goal for lane, goal in goals.items())
@@ -128,7 +128,7 @@ class Combiner:
 
     @property
     def totals(self) -> Totals:
-        """Where the events went whose results have been taken in."""
+        """What became of the events whose results were read."""
         return Totals.of([cursor.totals for cursor in self._queues.cursors])
 
     @property
@@ -137,7 +137,7 @@ class Combiner:
 
     @property
     def ended(self) -> bool:
-        """The last that was written is the end of the input."""
+        """Whether the last entry written is the end of the input."""
         return self._ended
 
     @property
@@ -145,7 +145,7 @@ class Combiner:
         return self._buffer.rows
 
     def open(self) -> None:
-        """Prepare the logs and go on where an earlier combiner stopped."""
+        """Prepare the logs and continue where an earlier combiner stopped."""
         settings = self._settings
         self._sinks.add(settings.results, _PRODUCER)
         self._sinks.add(settings.late, _PRODUCER)
@@ -158,7 +158,7 @@ class Combiner:
             self._queues.cursor(lane)
 
     def step(self) -> bool:
-        """Take in one entry and let go what may go; False: there was nothing to do."""
+        """Read one entry and release what may be released; False: there was nothing to do."""
         self._queues.fetch()
         now_s, timeout_s = self._clock(), self._settings.timeout_s
         self._merge, lane = policy.next_lane(self._merge, self._queues.waiting, now_s, timeout_s)
@@ -198,7 +198,7 @@ class Combiner:
             self._queues.cursor(member)
 
     def _until_s(self) -> float:
-        """Rows up to this event time may go: nothing older is still to come. Infinite: the input has ended."""
+        """The watermark: rows up to this event time may be released. Infinite: the input has ended."""
         settings = self._settings
         if not settings.upstream:
             return self._merge.latest_s - settings.watermark_s
@@ -281,7 +281,7 @@ class Combiner:
             self._sinks.append(self._settings.late, _PRODUCER, written.header["number"], bodies)
 
     def _publish_cursor(self) -> None:
-        """Say how much of each queue has been taken, and what may go of it has gone: admission goes by it."""
+        """Publish how much of each queue was read; admission control uses it."""
         taken = self._queues.read_bytes
         if taken != self._published:
             self._sinks.append_unsequenced(cursor_name(self._settings.results), cursor_body(taken))

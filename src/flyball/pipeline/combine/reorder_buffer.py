@@ -1,7 +1,7 @@
-"""Rows that wait for their turn: put in as they come, taken out in event-time order; too many go to disk.
+"""A reorder buffer: rows are added as they arrive and released in the order of event time; it spills to disk.
 
-The order is total: event time, then place in the input (partition, offset), so that it is the same however the
-events were shared among lanes. A row that comes when a later one has already gone is late.
+The order is total: event time, then position in the input (partition, offset), so that it does not depend on how
+the events were shared among lanes. A row that arrives after a later one was released is late.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Key = tuple[float, int, int]
-"""(event time, partition, offset): where a row stands in the order."""
+"""(event time, partition, offset): a row's position in the order"""
 
 BEFORE_ALL: Key = (-math.inf, -1, -1)
 
 
 @dataclass(slots=True)
 class _Run:
-    """Sorted rows; those before `at` are gone. `path`: they are in this file, mapped and not loaded."""
+    """Sorted rows; those before `at` were released. `path`: the file that holds them, memory-mapped."""
 
     rows: pa.Table
     times: np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -44,7 +44,7 @@ class ReorderBuffer:
         self._runs: list[_Run] = []
         self._files = 0
         self.released = BEFORE_ALL
-        """the last row that was taken out, or the time that was closed after it"""
+        """key of the last released row, or of the time that was closed after it"""
 
     @property
     def rows(self) -> int:
@@ -60,7 +60,7 @@ class ReorderBuffer:
         return sum(run.path is not None for run in self._runs)
 
     def add(self, rows: pa.Table) -> pa.Table:
-        """Put rows in; the late ones come back."""
+        """Add rows; returns the late ones."""
         if rows.num_rows == 0:
             return rows
         ordered = self._sorted(rows)
@@ -91,7 +91,7 @@ class ReorderBuffer:
         return rows
 
     def close_before(self, mark_s: float, released: Key) -> Key:
-        """Rows older than this come too late from now on, also where none has been taken out; the key of it."""
+        """Make every row older than `mark_s` late from now on; returns the key of that border."""
         closed = max(released, (mark_s, -1, -1))
         self.released = max(self.released, closed)
         return closed
@@ -114,7 +114,7 @@ class ReorderBuffer:
         return float(time_s), int(partition), int(offset)
 
     def _after(self, ordered: pa.Table, key: Key) -> int:
-        """How many of the sorted rows stand at or before a key."""
+        """Number of sorted rows at or before a key."""
         times = ordered[self._event_time].to_numpy()
         low = int(np.searchsorted(times, key[0], side="left"))
         high = int(np.searchsorted(times, key[0], side="right"))

@@ -1,7 +1,7 @@
-"""Admission, carried out: reads the result queues' levels, asks the policy, remembers its state.
+"""Admission control: reads the fill levels of the result queues, applies the policy and keeps its state.
 
-Lives in the one process that plans a source's batches. After a restart it starts from what it measures; nothing
-of it has to survive, for what was decided for a batch travels in the batch's offset.
+It runs in the one process that plans a source's batches. Its state need not survive a restart: what was decided
+for a batch is part of the batch's offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEEP_SERVICE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """At most so many events now, and which lane gets what part of them."""
+    """The largest number of events for the next batch, and the lanes' shares of them."""
 
     events: int
     weights: tuple[float, ...]
@@ -38,8 +38,8 @@ class Levels(Protocol):
 class Admission:
     """Decides, batch by batch, how many events come in and how the lanes share them.
 
-    Without `flow` only the pace bounds a batch: to what the batches before it got through in an interval. With
-    neither of them a batch is as large as allowed. `on_record` hears what the loops did.
+    Without `flow` only the pace limits a batch: to what earlier batches processed in an interval. With neither of
+    them a batch is as large as allowed. `on_record` receives the records of the loops.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Admission:
         """events and seconds of the last batch that had any, from its planning to its end"""
 
     def decide(self, now_s: float, backlog: int) -> Admitted:
-        """Called when a batch could begin, that is when the one before it is complete."""
+        """Decide on the next batch; call it when the previous one is complete."""
         self._batch_done(now_s)
         allowed = min(backlog, self._most_events)
         if self._paced:
@@ -85,7 +85,7 @@ class Admission:
         return Admitted(max(0, allowed), self._weights)
 
     def begin(self, now_s: float, counts: Sequence[int]) -> None:
-        """A batch with so many events for each lane begins."""
+        """Note that a batch begins with these numbers of events for the lanes."""
         self._batch = (now_s, sum(counts))
         for lane, count in zip(self.lanes, counts, strict=True):
             if lane in self._flows:
@@ -118,7 +118,7 @@ class Admission:
         return allowed
 
     def _rebalance(self, now_s: float, levels: dict[int, Level]) -> None:
-        """Lanes of one batch end together, so what differs is how long each took for its part."""
+        """Lanes of one batch end together, so the sensor is the time that each lane needed for its share."""
         for lane, level in levels.items():
             new = level.events != self._seen_events.get(lane)
             self._seen_events[lane] = level.events

@@ -1,7 +1,6 @@
-"""How far a batch of the source goes, and who reads what of it.
+"""Plans of micro-batches: how far a batch goes, and which task reads which part of it.
 
-A plan is put into the batch's offset as a whole, so that a repeat of the batch is the same,
-whatever has happened since.
+The whole plan is part of the batch's offset, so that a repeated batch is the same, whatever has happened since.
 
     WholeLog     everything in the log, as one stream
     SharedLanes  a pipeline's input, shared among lanes of this application: the batch is the tick
@@ -51,7 +50,7 @@ class Readers:
         return [reader.bounds(partition) for partition in range(reader.partitions())]
 
     def last_header(self, log: str) -> dict[str, Any]:
-        """Of the last entry of a log; an empty one where there is none."""
+        """Header of the log's last entry, or {} if there is none."""
         try:
             for body in last_bodies(self(log), 1):
                 return entry.header_of(body)
@@ -74,9 +73,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What keeps batches small: rows at most, and no more than batches before got through in the interval.
+    """Limits of a batch: a number of rows, and no more than earlier batches processed in an interval.
 
-    `flow` and `results` are a pipeline's: how its result queues are kept, and what they are named after.
+    `flow` and `results` belong to a pipeline: flow control of its result queues, and the name of its results log.
     """
 
     most_rows: int
@@ -88,7 +87,7 @@ class BatchLimits:
     on_record: LoopRecordFile = field(default_factory=lambda: LoopRecordFile(""))
 
     def admission(self, lanes: Sequence[int], url: str) -> Admission:
-        """Of these lanes, or with `control` off: equal shares of as many rows as are allowed at all."""
+        """Admission for these lanes; with `control` off, equal shares of the largest batch."""
         if not self.control:
             return Admission(lanes, self.most_rows, self.interval_s, paced=False)
         levels = QueueLevels(url, self.results)

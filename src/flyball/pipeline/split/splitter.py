@@ -1,12 +1,11 @@
-"""The splitter: shares the input among lanes that are applications of their own.
+"""The splitter: shares the input among lanes that are Spark applications of their own.
 
-Every tick it looks how far the input log goes and gives what is new to the lanes, by weights. It never reads an
-event and never keeps one: a tick names ranges. The weights follow the lanes' predicted delays (policy.Balancer),
-which it sees in their result queues; a lane that falls far behind gets nothing until it has caught up. When every
-lane has more waiting than one batch takes, it stops: the rest stays in the input, to be shared by weights that are
-better by then.
+At every tick it reads the end of the input log and assigns the new offsets to the lanes, by weights. It reads no
+events: a tick names ranges of offsets. The weights follow the lanes' predicted delays (policy.Balancer), which it
+measures in their result queues; a lane that is far behind gets nothing until it has caught up. When every lane has
+more waiting than one batch takes, the rest stays in the input, to be shared later by better weights.
 
-All it knows stands in its last tick, so after a crash it goes on as if nothing had happened.
+Its whole state is in its last tick, so it continues after a crash.
 """
 
 from __future__ import annotations
@@ -106,9 +105,9 @@ class Splitter:
         return self._weights
 
     def step(self) -> bool:
-        """Give what is new to the lanes; False: there was nothing new, or they have enough.
+        """Assign new input to the lanes; False: there was none, or the lanes have enough.
 
-        A tick takes so many events at most; whether there are more to share out at once, `behind` says.
+        A tick is bounded; `behind` tells whether more could be assigned at once.
         """
         now_s = self._clock()
         self._look_for_lanes(now_s)
@@ -151,7 +150,7 @@ class Splitter:
         self._levels.close()
 
     def _new(self, weights: Sequence[float]) -> tuple[list[int], list[int]]:
-        """Where the input goes on, and how far this tick may go."""
+        """Start offsets of this tick, and its end offsets."""
         bounds = [self._input.bounds(partition) for partition in range(self._input.partitions())]
         known = self._last.next
         starts = [known[number] if number < len(known) else first for number, (first, _) in enumerate(bounds)]
@@ -163,7 +162,7 @@ class Splitter:
         return starts, policy.within_budget(starts, waiting, min(room, most))
 
     def _backlog(self, lane: int) -> int:
-        """Events that were given to a lane and whose results are not in its queue yet."""
+        """Events assigned to a lane whose results are not in its queue yet."""
         return max(0, self._last.given.get(lane, 0) - self._delivered.get(lane, 0))
 
     def _look_for_lanes(self, now_s: float) -> None:
