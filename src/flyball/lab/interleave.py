@@ -1,14 +1,14 @@
-"""Two programs measured in turns on a machine that others use too."""
+"""Measure two programs alternately, on a machine that others use too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 
-def turn_by_turn(turns: int, ours: Callable[[], float], peer: Callable[[], float]) -> tuple[float, float]:
-    """The typical pair of rates (ours, peer's), after a first turn that only warms up.
+def measure_alternately(turns: int, ours: Callable[[], float], peer: Callable[[], float]) -> tuple[float, float]:
+    """Measure the typical pair of rates (ours, peer's), after a first round that only warms up.
 
-    Whoever comes second finds a warmer server, so the order alternates.
+    The second of a pair finds a warmer server, so the order alternates.
     """
     ours(), peer()
     pairs = []
@@ -22,7 +22,7 @@ def turn_by_turn(turns: int, ours: Callable[[], float], peer: Callable[[], float
 
 
 def typical_pair(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The pair with the median ratio: both of a pair saw nearly the same machine, two medians may not have.
+    """Return the pair with the median ratio: both of a pair ran under nearly the same load, two medians may not.
 
     >>> typical_pair([(10.0, 10.0), (90.0, 100.0), (30.0, 60.0)])  # ratios 1, 0.9 and 0.5
     (90.0, 100.0)

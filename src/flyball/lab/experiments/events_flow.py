@@ -11,7 +11,7 @@ from typing import Any
 from flyball.lab.experiment import ExperimentContext, Picture, Report, Table
 from flyball.lab.intervals import interval
 from flyball.lab.plotting import FREE_RUN, MEASURED, ONE_STEP, new_figure
-from flyball.lab.rigs.pipeline.lanes import LaneSimulation, free_range, settled_after
+from flyball.lab.rigs.pipeline.lanes import LaneSimulation, free_space_range, settled_after
 from flyball.pipeline.policy import FlowControl
 from flyball.twin.lanes import LaneModel
 
@@ -57,7 +57,7 @@ def run(context: ExperimentContext) -> Report:
     ends = [begins_s for _, begins_s, _, _ in PHASES[1:]] + [END_S]
     for (name, begins_s, drain, cpu_load), until_s in zip(PHASES, ends, strict=True):
         settled = [settled_after(simulation.records, begins_s, until_s, BAND) for simulation in with_control]
-        spans = [free_range(simulation.records, begins_s + 16.0, until_s) for simulation in with_control]
+        spans = [free_space_range(simulation.records, begins_s + 16.0, until_s) for simulation in with_control]
         worst = max(abs(edge - 1.0) for span in spans for edge in span)
         most = None if None in settled else max(one for one in settled if one is not None)
         rows.append((name, drain / MB, f"{100 * cpu_load:.0f} %", most, f"± {100 * worst:.1f} %"))

@@ -13,7 +13,7 @@ from typing import Any
 from flyball.lab.experiment import ExperimentContext, Picture, Report, Table
 from flyball.lab.intervals import interval
 from flyball.lab.plotting import FREE_RUN, MEASURED, ONE_STEP, SHADE, new_figure
-from flyball.lab.rigs.pipeline.lanes import LaneSimulation, free_range
+from flyball.lab.rigs.pipeline.lanes import LaneSimulation, free_space_range
 from flyball.pipeline.policy import FlowControl
 from flyball.twin.lanes import LaneModel, LaneTwin, percentile_s
 
@@ -70,7 +70,7 @@ def run(context: ExperimentContext) -> Report:
     axes[1].set_ylabel("free, MB")
     axes[1].set_xlabel("time in s")
     slow = [
-        free_range(country.levels["country"][0].records, LOAD_BEGINS_S - 20.0, LOAD_BEGINS_S)
+        free_space_range(country.levels["country"][0].records, LOAD_BEGINS_S - 20.0, LOAD_BEGINS_S)
         for country in countries
     ]
     data["country_free_before"] = [list(span) for span in slow]

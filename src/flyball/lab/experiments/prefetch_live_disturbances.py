@@ -20,9 +20,9 @@ from flyball.lab.rigs.consumer.disturbances import (
     ONSET,
     SLOWER_HANDLERS,
     Metric,
-    hold,
-    told_late,
-    told_noisily,
+    late_metric,
+    noisy_metric,
+    run_undisturbed,
 )
 from flyball.lab.rigs.consumer.rig import LiveRun, Rig
 from flyball.servers.rabbitmq import installed
@@ -42,7 +42,7 @@ class Case:
     noise: float = 0.0
 
     def metric(self, seed: int) -> Metric:
-        return told_noisily(self.noise, seed) if self.noise else told_late(self.late)
+        return noisy_metric(self.noise, seed) if self.noise else late_metric(self.late)
 
 
 CASES = (
@@ -57,7 +57,7 @@ CASES = (
     Case(DRIFTING.name, DRIFTING.run, DRIFTING.recovery, "longest time outside ±10 %, samples"),
     Case(
         f"rate metric with {NOISE:.0%} noise",
-        lambda rig, contender, metric: hold(rig, contender, metric, samples=NOISY_SAMPLES),
+        lambda rig, contender, metric: run_undisturbed(rig, contender, metric, samples=NOISY_SAMPLES),
         lambda run: float(run.rate[ONSET:].std()) / GOAL,
         "std of the true rate / goal",
         noise=NOISE,

@@ -1,8 +1,8 @@
-"""Kafka: through the port beside confluent-kafka alone, in the same run, turn by turn.
+"""Kafka: through the port beside confluent-kafka alone, alternately in the same run.
 
-The plain program does what a careful user would: an idempotent producer with a delivery report a message, kept
-by its id; when consuming, the id as text, key, headers, body, partition and offset of each message, each message
-acknowledged (its offset stored) and a commit a batch. Both sides use the same settings of the client.
+The plain program does what a careful user would: an idempotent producer with a delivery report for each message,
+stored by its id; when consuming, the id as text, key, headers, body, partition and offset of each message, each
+message acknowledged (its offset stored) and a commit a batch. Both sides use the same settings of the client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from uuid import uuid4
 from flyball.brokers import Message, connect
 from flyball.errors import FlyballError, require
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.interleave import turn_by_turn
+from flyball.lab.interleave import measure_alternately
 from flyball.lab.rigs.brokers.group_rate import group_rate
 from flyball.servers.kafka import KafkaServer
 
@@ -38,14 +38,14 @@ def cases(context: BenchContext) -> Iterator[Row]:
         context.note(f"kafka left out: {reason}")
         return
     with server:
-        ours, raw = turn_by_turn(
+        ours, raw = measure_alternately(
             turns, lambda: asyncio.run(_send(server.url, messages)), lambda: send_raw(server.url, messages)
         )
         yield context.row(
             "kafka send", ours, "msg/s", peer=raw, peer_name="confluent-kafka", goal=_GOAL, better="higher"
         )
-        log = asyncio.run(_filled(server.url, messages))
-        ours, raw = turn_by_turn(
+        log = asyncio.run(_fill_log(server.url, messages))
+        ours, raw = measure_alternately(
             turns,
             lambda: asyncio.run(
                 group_rate(server.url, log, len(messages), at_once=_AT_ONCE, body_bytes=len(_BODY))
@@ -57,15 +57,15 @@ def cases(context: BenchContext) -> Iterator[Row]:
         )
 
 
-async def _declared(url: str) -> str:
+async def _declare_log(url: str) -> str:
     log = f"bench-{uuid4().hex[:8]}"
     async with await connect(url) as broker:
         await broker.declare(log, "log", partitions=_PARTITIONS)
     return log
 
 
-async def _filled(url: str, messages: list[Message]) -> str:
-    log = await _declared(url)
+async def _fill_log(url: str, messages: list[Message]) -> str:
+    log = await _declare_log(url)
     async with await connect(url) as broker:
         sender = await broker.sender(log)
         for at in range(0, len(messages), _BATCH):
@@ -74,18 +74,18 @@ async def _filled(url: str, messages: list[Message]) -> str:
 
 
 async def _send(url: str, messages: list[Message]) -> float:
-    log = await _declared(url)
+    log = await _declare_log(url)
     async with await connect(url) as broker:
         sender = await broker.sender(log)
         await sender.send_batch(messages[:1])
         began = time.perf_counter()
-        under_way: set[asyncio.Task[Any]] = set()
+        in_flight: set[asyncio.Task[Any]] = set()
         for at in range(0, len(messages), _BATCH):
-            under_way.add(asyncio.create_task(sender.send_batch(messages[at : at + _BATCH])))
-            if len(under_way) == 8:
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            in_flight.add(asyncio.create_task(sender.send_batch(messages[at : at + _BATCH])))
+            if len(in_flight) == 8:
+                done, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
                 _check([result for task in done for result in task.result()])
-        for results in await asyncio.gather(*under_way):
+        for results in await asyncio.gather(*in_flight):
             _check(results)
         rate = len(messages) / (time.perf_counter() - began)
         await broker.delete(log)
@@ -100,7 +100,7 @@ def _check(results: list[Any]) -> None:
 
 def send_raw(url: str, messages: list[Message]) -> float:
     kafka = require("confluent_kafka", "kafka")
-    log = asyncio.run(_declared(url))
+    log = asyncio.run(_declare_log(url))
     producer = kafka.Producer(
         {
             "bootstrap.servers": url.split("/")[2],
@@ -112,10 +112,10 @@ def send_raw(url: str, messages: list[Message]) -> float:
     )
     results: dict[str, tuple[object, int, int]] = {}
 
-    def reported(id: str, error: object, record: Any) -> None:
+    def on_delivery(id: str, error: object, record: Any) -> None:
         results[id] = (error, record.partition(), record.offset())
 
-    producer.produce(log, b"", on_delivery=partial(reported, "first"))
+    producer.produce(log, b"", on_delivery=partial(on_delivery, "first"))
     producer.flush()
     began = time.perf_counter()
     for at, message in enumerate(messages):
@@ -126,7 +126,7 @@ def send_raw(url: str, messages: list[Message]) -> float:
                     log,
                     message.body,
                     message.key,
-                    on_delivery=partial(reported, id),
+                    on_delivery=partial(on_delivery, id),
                     headers=[("message-id", id)],
                 )
                 break
@@ -167,15 +167,15 @@ def _raw_consume(url: str, log: str, count: int) -> float:
         records = consumer.consume(_AT_ONCE, 1.0)
         if not records:
             continue
-        taken = []
+        rows = []
         for record in records:
             if record.error() is not None:
                 raise kafka.KafkaException(record.error())
             headers = dict(record.headers())
             id = headers.pop("message-id").decode()
-            place = (record.topic(), record.partition(), record.offset())
-            taken.append((id, record.key(), headers, record.value(), place))
-        for record, entry in zip(records, taken, strict=True):
+            position = (record.topic(), record.partition(), record.offset())
+            rows.append((id, record.key(), headers, record.value(), position))
+        for record, entry in zip(records, rows, strict=True):
             size += len(entry[3])
             consumer.store_offsets(message=record)  # the acknowledgement of one message
         consumer.commit(asynchronous=True)

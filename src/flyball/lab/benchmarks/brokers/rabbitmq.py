@@ -2,8 +2,8 @@
 
 Sending: persistent messages of 256 B with an id, to a durable classic queue, in batches whose every message has
 its result from the broker's confirms; several batch sizes, the best of each side is compared. Consuming: key,
-headers and id of every message read and acknowledged, with the same number in flight. Both sides take turns in one
-process; the pair with the median ratio counts.
+headers and id of every message read and acknowledged, with the same number in flight. Both sides are measured
+alternately in one process; the pair with the median ratio counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flyball.servers.rabbitmq import RabbitMqNode
 
 _BODY_BYTES = 256
 _WINDOW = 100  # our default
-_RAW_ACK_EVERY = 50  # half the window: the broker always has room to send
+_RAW_ACK_EVERY = 50  # half the window, so that the broker can always send
 _KEY = b"sensor-17"
 _HEADERS: dict[str, HeaderValue] = {"city": "lyon", "attempt": 3}
 
@@ -32,9 +32,9 @@ Measure = Callable[[str, str, int], Awaitable[float]]
 
 def cases(context: BenchContext) -> Iterator[Row]:
     require("pika", "rabbitmq")
-    given = os.environ.get("FLYBALL_TEST_AMQP_URL")
-    if given:
-        yield from _cases(context, given)
+    own_url = os.environ.get("FLYBALL_TEST_AMQP_URL")
+    if own_url:
+        yield from _cases(context, own_url)
         return
     with RabbitMqNode(plugins=()) as node:
         yield from _cases(context, node.amqp_url)
@@ -46,24 +46,26 @@ def _cases(context: BenchContext, url: str) -> Iterator[Row]:
     count = 3000 if context.quick else 10_000
     best = {"ours": 0.0, "raw": 0.0}
     for batch in batches:
-        measured = asyncio.run(_turns(url, repeats, count, _send_ours(batch), send_raw(batch), preload=False))
+        measured = asyncio.run(
+            _measure_alternately(url, repeats, count, _send_ours(batch), send_raw(batch), preload=False)
+        )
         context.note(f"  rabbitmq send, batches of {batch}: ours {measured[0]:.0f}, pika {measured[1]:.0f} msg/s")
         best = {"ours": max(best["ours"], measured[0]), "raw": max(best["raw"], measured[1])}
     yield context.row(
         "rabbitmq send", best["ours"], "msg/s", peer=best["raw"], peer_name="pika", goal=0.9, better="higher"
     )
-    ours, raw = asyncio.run(_turns(url, repeats, count, _consume_ours, _consume_raw, preload=True))
+    ours, raw = asyncio.run(_measure_alternately(url, repeats, count, _consume_ours, _consume_raw, preload=True))
     yield context.row("rabbitmq consume", ours, "msg/s", peer=raw, peer_name="pika", goal=0.9, better="higher")
 
 
-async def _turns(
+async def _measure_alternately(
     url: str, repeats: int, count: int, ours: Measure, raw: Measure, *, preload: bool
 ) -> tuple[float, float]:
-    """A typical pair of rates, measured in turns so that both see the same machine."""
+    """Measure a typical pair of rates, alternately, so that both run under the same conditions."""
     rates: tuple[list[float], list[float]] = ([], [])
     async with await connect(url) as broker:
         for at in range(-1, repeats):
-            # Whoever comes second finds a warmer broker, so the order alternates; the first turn warms up.
+            # The second of a pair finds a warmer broker, so the order alternates; the first round warms up.
             sides = [(0, ours), (1, raw)] if at % 2 == 0 else [(1, raw), (0, ours)]
             for side, measure in sides:
                 queue = f"bench.{side}.{at + 1}"
@@ -109,7 +111,7 @@ def send_raw(batch: int) -> Measure:
         results: dict[str, bool] = {}
         done = asyncio.Event()
 
-        def confirmed(frame: Any) -> None:
+        def on_confirm(frame: Any) -> None:
             tag, ok = frame.method.delivery_tag, isinstance(frame.method, pika.spec.Basic.Ack)
             if frame.method.multiple:
                 for known in [known for known in waiting if known <= tag]:
@@ -119,7 +121,7 @@ def send_raw(batch: int) -> Measure:
             if not waiting:
                 done.set()
 
-        channel.confirm_delivery(confirmed)
+        channel.confirm_delivery(on_confirm)
         tag = stored = 0
         start_s = time.perf_counter()
         for _ in range(count // batch):
@@ -161,7 +163,7 @@ async def _consume_raw(url: str, queue: str, count: int) -> float:
     done = asyncio.Event()
     got = 0
 
-    def delivered(_channel: Any, method: Any, properties: Any, _body: bytes) -> None:
+    def on_delivery(_channel: Any, method: Any, properties: Any, _body: bytes) -> None:
         nonlocal got
         assert properties.headers["x-flyball-key"] == _KEY
         assert properties.headers["attempt"] == 3
@@ -174,7 +176,7 @@ async def _consume_raw(url: str, queue: str, count: int) -> float:
 
     start_s = time.perf_counter()
     channel.basic_qos(prefetch_count=_WINDOW)
-    channel.basic_consume(queue, delivered)
+    channel.basic_consume(queue, on_delivery)
     await done.wait()
     elapsed_s = time.perf_counter() - start_s
     await _raw_close(connection)

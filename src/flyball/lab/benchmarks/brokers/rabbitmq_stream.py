@@ -1,4 +1,4 @@
-"""RabbitMQ streams: through the port beside rstream alone, in the same run, turn by turn.
+"""RabbitMQ streams: through the port beside rstream alone, alternately in the same run.
 
 The plain program sends AMQP 1.0 messages that carry an id, with a confirm a message; when consuming it reads id,
 properties and body of each message and its offset, and stores its offset (rstream's acknowledgement) a batch.
@@ -16,7 +16,7 @@ from flyball.brokers import Message, connect
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import FlyballError, require
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.interleave import turn_by_turn
+from flyball.lab.interleave import measure_alternately
 from flyball.lab.rigs.brokers.group_rate import group_rate
 from flyball.servers.rabbitmq import RabbitMqNode
 
@@ -37,13 +37,13 @@ def cases(context: BenchContext) -> Iterator[Row]:
         return
     with node:
         url = node.stream_url
-        ours, raw = turn_by_turn(
+        ours, raw = measure_alternately(
             turns, lambda: asyncio.run(_send(url, messages)), lambda: asyncio.run(_raw_send(url, messages))
         )
         yield context.row("stream send", ours, "msg/s", peer=raw, peer_name="rstream", goal=_GOAL, better="higher")
-        log = asyncio.run(_filled(url, messages))
+        log = asyncio.run(_fill_log(url, messages))
         count = len(messages)
-        ours, raw = turn_by_turn(
+        ours, raw = measure_alternately(
             turns,
             lambda: asyncio.run(group_rate(url, log, count, at_once=_AT_ONCE, body_bytes=len(_BODY))),
             lambda: asyncio.run(_raw_consume(url, log, count)),
@@ -59,7 +59,7 @@ def _login(url: str) -> dict[str, Any]:
     return {"host": host, "port": port, "username": parsed.user, "password": parsed.password}
 
 
-async def _filled(url: str, messages: list[Message]) -> str:
+async def _fill_log(url: str, messages: list[Message]) -> str:
     log = f"bench-{uuid4().hex[:8]}"
     async with await connect(url) as broker:
         await broker.declare(log, "log")
@@ -76,14 +76,14 @@ async def _send(url: str, messages: list[Message]) -> float:
         sender = await broker.sender(log)
         await sender.send_batch(messages[:1])
         began = time.perf_counter()
-        under_way: set[asyncio.Task[Any]] = set()
+        in_flight: set[asyncio.Task[Any]] = set()
         results = []
         for at in range(0, len(messages), _BATCH):
-            under_way.add(asyncio.create_task(sender.send_batch(messages[at : at + _BATCH])))
-            if len(under_way) == 4:
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            in_flight.add(asyncio.create_task(sender.send_batch(messages[at : at + _BATCH])))
+            if len(in_flight) == 4:
+                done, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
                 results += [result for task in done for result in task.result()]
-        results += [result for batch in await asyncio.gather(*under_way) for result in batch]
+        results += [result for batch in await asyncio.gather(*in_flight) for result in batch]
         rate = len(messages) / (time.perf_counter() - began)
         assert len(results) == len(messages)
         assert all(result.error is None for result in results)
@@ -126,22 +126,22 @@ async def _raw_consume(url: str, log: str, count: int) -> float:
     stream, name = f"{log}-0", f"bench-{uuid4().hex[:8]}"
     consumer = rstream.Consumer(**_login(url))
     await consumer.start()
-    taken: list[tuple[str, Any, bytes, int]] = []
+    rows: list[tuple[str, Any, bytes, int]] = []
     began = 0.0
     complete = asyncio.Event()
-    seen = 0
+    read = 0
 
     async def on_message(message: Any, context: Any) -> None:
-        nonlocal began, seen
+        nonlocal began, read
         if not began:
             began = time.perf_counter()
         id = message.properties.message_id.decode()
-        taken.append((id, message.application_properties, message.body, context.offset))
-        seen += 1
-        if len(taken) == _AT_ONCE:
-            taken.clear()
+        rows.append((id, message.application_properties, message.body, context.offset))
+        read += 1
+        if len(rows) == _AT_ONCE:
+            rows.clear()
             await context.consumer.store_offset(stream, name, context.offset)
-        if seen == count:
+        if read == count:
             complete.set()
 
     await consumer.subscribe(

@@ -37,9 +37,9 @@ def cases(context: BenchContext) -> Iterator[Row]:
     yield context.row("sqlite log", rate, "events/s", goal=300_000, better="higher")
     log.unlink()
     context.note(f"filling with {many:,} messages")
-    few, full = asyncio.run(_side_by_side(context.workdir, "queue", _queue_turn, many))
+    few, full = asyncio.run(_compare_few_and_many(context.workdir, "queue", _queue_cost_s, many))
     yield context.row("sqlite queue flat", full, "s/msg", peer=few, peer_name=f"{_FEW:,} stored", goal=1.2)
-    few, full = asyncio.run(_side_by_side(context.workdir, "log", _log_turn, many))
+    few, full = asyncio.run(_compare_few_and_many(context.workdir, "log", _log_cost_s, many))
     yield context.row("sqlite log flat", full, "s/event", peer=few, peer_name=f"{_FEW:,} stored", goal=1.2)
 
 
@@ -55,7 +55,7 @@ def messages(count: int) -> list[Message]:
 
 
 def _through_queue(path: Path, count: int) -> float:
-    """Messages a second from the first send until the last acknowledgement."""
+    """Measure messages a second from the first send until the last acknowledgement."""
     processes = multiprocessing.get_context("spawn")
     done, ready, go = processes.Value("q", 0), processes.Semaphore(0), processes.Event()
     asyncio.run(_declare(path))
@@ -123,21 +123,24 @@ async def _fill(path: Path, kind: Kind, count: int) -> None:
 async def _read_log(path: Path, start: int, count: int) -> float:
     async with await connect(f"sqlite:///{path}") as broker:
         started = time.perf_counter()
-        seen = 0
+        count_read = 0
         async for records in broker.read("bench", 0, start, start + count):
-            seen += len(records)
-        assert seen == count
+            count_read += len(records)
+        assert count_read == count
         return count / (time.perf_counter() - started)
 
 
 # --- the cost of a message when much is stored -------------------------------------------------------------------
 
 
-Turn = Callable[[Broker, int], Awaitable[float]]
+MeasureCost = Callable[[Broker, int], Awaitable[float]]
 
 
-async def _side_by_side(folder: Path, kind: Kind, turn: Turn, many: int, turns: int = 200) -> tuple[float, float]:
-    """Median seconds a message with few and with many stored, turn about, so that other load hits both alike."""
+async def _compare_few_and_many(
+    folder: Path, kind: Kind, turn: MeasureCost, many: int, turns: int = 200
+) -> tuple[float, float]:
+    """Measure the median seconds a message with few and with many stored, alternately, so that other load affects
+    both alike."""
     sizes = (_FEW, many)
     paths = [folder / f"{kind}{stored}.db" for stored in sizes]
     for path, stored in zip(paths, sizes, strict=True):
@@ -145,15 +148,15 @@ async def _side_by_side(folder: Path, kind: Kind, turn: Turn, many: int, turns: 
     costs: tuple[list[float], list[float]] = ([], [])
     async with await connect(f"sqlite:///{paths[0]}") as few, await connect(f"sqlite:///{paths[1]}") as full:
         for _ in range(turns):
-            for broker, stored, kept in zip((few, full), sizes, costs, strict=True):
-                kept.append(await turn(broker, stored) / _BATCH)
+            for broker, stored, cell in zip((few, full), sizes, costs, strict=True):
+                cell.append(await turn(broker, stored) / _BATCH)
     for path in paths:
         path.unlink()
     return statistics.median(costs[0]), statistics.median(costs[1])
 
 
-async def _queue_turn(broker: Broker, stored: int) -> float:
-    """Seconds to send, receive and acknowledge a batch while `stored` other messages wait."""
+async def _queue_cost_s(broker: Broker, stored: int) -> float:
+    """Measure the seconds to send, receive and acknowledge a batch while `stored` other messages wait."""
     sender, receiver = await broker.sender("bench"), await broker.receiver("bench", window=_BATCH)
     batch = messages(_BATCH)
     started = time.perf_counter()
@@ -165,8 +168,8 @@ async def _queue_turn(broker: Broker, stored: int) -> float:
     return elapsed
 
 
-async def _log_turn(broker: Broker, stored: int) -> float:
-    """Seconds to append a batch and to read one from the middle of `stored` others."""
+async def _log_cost_s(broker: Broker, stored: int) -> float:
+    """Measure the seconds to append a batch and to read one from the middle of `stored` others."""
     sender = await broker.sender("bench")
     batch = messages(_BATCH)
     middle = stored // 2 - stored // 2 % _BATCH

@@ -2,9 +2,9 @@
 
 Handlers take 1 ms, two at a time; an open-loop run first finds the plant's gain and the top of its linear range.
 Control and judging samples are 1 s, and the rate counts messages handed to handlers. Every figure is the median of
-the repetitions, with the lowest and the highest run beside it; when quick, the others run once beside ours. In the
-goals in turn the first three samples, in which the consumer connects, are left out. "… as told late" and "noise":
-the metric that the loop is given, not the plant, is late or noisy.
+the repetitions, with the lowest and the highest run beside it; when quick, the others run once beside ours. In
+`goals in turn` the first three samples, in which the consumer connects, are left out. `… as told late` and
+`noise`: the metric of the loop, not the plant, is late or noisy.
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ def _control(context: BenchContext, rig: Rig) -> Iterator[Row]:
     """Run the cases on the plant of the prefetch paper, which an open-loop run identifies first."""
     quick = context.quick
     windows = tuple(float(w) for w in ((1, *range(2, 29, 2)) if quick else range(1, 33)))
-    seen = open_loop(rig, windows, concurrency=HANDLERS)
-    static_pi, fit = our_pi(*seen)
+    static_pi, fit = our_pi(*open_loop(rig, windows, concurrency=HANDLERS))
     gain, top = fit.model.gain, fit.linear_range[1]
-    context.note(f"  plant: {fit.model}, R² {fit.r2:.3f}, linear to {top:g} places, {gain * top:.0f} msg/s")
-    yield context.row("plant gain", gain, "msg/s per place")
+    context.note(f"  plant: {fit.model}, R² {fit.r2:.3f}, linear to {top:g} slots, {gain * top:.0f} msg/s")
+    yield context.row("plant gain", gain, "msg/s per slot")
     yield context.row("plant R2", fit.r2, "fraction", goal=0.8, better="higher")
-    everybody = contenders(GOAL, gain, static_pi)
-    pair = [one for one in everybody if one.name in (DEFAULT, PRINTED)]
+    every = contenders(GOAL, gain, static_pi)
+    pair = [contender for contender in every if contender.name in (DEFAULT, PRINTED)]
     if context.wants("goal"):
-        yield from holding.one_goal(context, rig, pair if quick else everybody, 3)
+        yield from holding.one_goal(context, rig, pair if quick else every, 3)
     if context.wants("goals-in-turn"):
-        yield from holding.goals_in_turn(context, rig, pair if quick else everybody, 3, gain * top)
+        yield from holding.goals_in_turn(context, rig, pair if quick else every, 3, gain * top)
     if context.wants("noise"):
         yield from holding.noise(context, rig, pair, 1 if quick else 3)
     if context.wants("disturbances"):

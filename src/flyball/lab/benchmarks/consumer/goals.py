@@ -1,4 +1,4 @@
-"""Holding a goal: one goal, goals in turn, and one goal with a noisy metric."""
+"""How a goal is held: one goal, a sequence of goals, and one goal with a noisy metric."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flyball.consumer.consumer import Consumer
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.rigs.consumer import figures
 from flyball.lab.rigs.consumer.contenders import DEFAULT, Contender
-from flyball.lab.rigs.consumer.disturbances import GOAL, HANDLERS, hold, told_late, told_noisily
+from flyball.lab.rigs.consumer.disturbances import GOAL, HANDLERS, late_metric, noisy_metric, run_undisturbed
 from flyball.lab.rigs.consumer.rig import Rig, run_live
 from flyball.lab.rigs.consumer.runs import START, Figures, median, repeat, rows
 
@@ -18,11 +18,11 @@ WITHIN, NRMSE = 0.92, 0.08
 NOISE = 0.3
 
 
-def one_goal(context: BenchContext, rig: Rig, who: Sequence[Contender], repeats: int) -> Iterator[Row]:
+def one_goal(context: BenchContext, rig: Rig, contenders: Sequence[Contender], repeats: int) -> Iterator[Row]:
     samples = 10 if context.quick else 20
 
     def one(contender: Contender, _: int) -> Figures:
-        run = hold(rig, contender, told_late(0), samples=samples)
+        run = run_undisturbed(rig, contender, late_metric(0), samples=samples)
         late = run.rate[START:]
         return {
             "std": float(late.std()) / GOAL,
@@ -32,14 +32,17 @@ def one_goal(context: BenchContext, rig: Rig, who: Sequence[Contender], repeats:
         }
 
     goals = {"std": 0.07, "mean error": 0.01, "settled": 3.0, "overshoot": 0.15}
-    yield from rows(context, "goal 400", repeat(context, who, one, repeats), goals, {"settled": "samples"})
+    yield from rows(context, "goal 400", repeat(context, contenders, one, repeats), goals, {"settled": "samples"})
 
 
 def goals_in_turn(
-    context: BenchContext, rig: Rig, who: Sequence[Contender], repeats: int, top_rate: float
+    context: BenchContext, rig: Rig, contenders: Sequence[Contender], repeats: int, top_rate: float
 ) -> Iterator[Row]:
-    """The published runs keep each goal for 100 samples; here it is 12 (8 when quick), so that a slow way to the
-    next goal weighs eight times as much."""
+    """Change the goal every 12 samples (8 when quick).
+
+    The published runs have 100 samples for each goal; here a slow change to the next goal weighs eight times as
+    much.
+    """
     each = 8 if context.quick else 12
     goals = [goal * TOP_SHARE * top_rate / GOALS_IN_TURN[1] for goal in GOALS_IN_TURN]
 
@@ -48,9 +51,9 @@ def goals_in_turn(
         queue = rig.queue(fill=int(1.3 * sum(goals) * each))
 
         async def next_goal(k: int, consumer: Consumer) -> None:
-            place, rest = divmod(k - START, each)
-            if k > START and rest == 0 and place < len(goals):
-                consumer.goal = f"rate={goals[place]}"
+            index, rest = divmod(k - START, each)
+            if k > START and rest == 0 and index < len(goals):
+                consumer.goal = f"rate={goals[index]}"
 
         run = run_live(
             rig,
@@ -69,9 +72,9 @@ def goals_in_turn(
             "moves": figures.moves(command),
         }
 
-    found = repeat(context, who, one, repeats)
+    found = repeat(context, contenders, one, repeats)
     targets = {"within 10": WITHIN, "NRMSE": NRMSE}
-    yield from rows(context, "goals in turn", found, targets, {"moves": "places"}, higher=("within 10",))
+    yield from rows(context, "goals in turn", found, targets, {"moves": "slots"}, higher=("within 10",))
     reach = [
         name
         for name, runs in found.items()
@@ -83,19 +86,19 @@ def goals_in_turn(
         yield context.row(
             "goals in turn moves, beside the least that reach it",
             median(found[DEFAULT], "moves"),
-            "places",
+            "slots",
             peer=others[least],
             peer_name=least,
             goal=1.0,
         )
 
 
-def noise(context: BenchContext, rig: Rig, who: Sequence[Contender], repeats: int) -> Iterator[Row]:
+def noise(context: BenchContext, rig: Rig, contenders: Sequence[Contender], repeats: int) -> Iterator[Row]:
     samples = 14 if context.quick else 40
 
     def one(contender: Contender, repetition: int) -> Figures:
-        metric = told_noisily(NOISE, (context.seed, repetition))  # the same noise for every contender
-        run = hold(rig, contender, metric, samples=samples)
+        metric = noisy_metric(NOISE, (context.seed, repetition))  # the same noise for every contender
+        run = run_undisturbed(rig, contender, metric, samples=samples)
         return {"spread": float(run.rate[START:].std()) / GOAL}
 
-    yield from rows(context, "noise", repeat(context, who, one, repeats), {"spread": 0.12}, {})
+    yield from rows(context, "noise", repeat(context, contenders, one, repeats), {"spread": 0.12}, {})

@@ -1,7 +1,7 @@
-"""A backlog that is there at the start: memory while it is worked off, beside a source that takes it all at once.
+"""A backlog at the start: memory while it is processed, beside a source that reads it all at once.
 
 Memory is that of the driver, of Spark and of its Python workers together. A first, smaller run warms Spark up.
-`backlog memory` is how much more the largest moment took than the moment when a fifth was done.
+`backlog memory` is the difference between the largest use and the use when a fifth was done.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ def cases(context: BenchContext) -> Iterator[Row]:
     load.fill(url, load.bodies(events, context.seed))
     spark = spark_session("benchmark", workdir=folder)
     try:
-        _worked_off(spark, url, load.config(hosts, name="warm", rules=False), folder / "warm", events // 4)
-        ours = _worked_off(spark, url, load.config(hosts, name="ours", rules=False), folder / "ours", events)
-        loose = load.config(hosts, name="loose", rules=False, max_rows=_ALL_AT_ONCE, lanes={"control": False})
-        peer = _worked_off(spark, url, loose, folder / "loose", events)
+        _memory_growth(spark, url, load.config(hosts, name="warm", rules=False), folder / "warm", events // 4)
+        ours = _memory_growth(spark, url, load.config(hosts, name="ours", rules=False), folder / "ours", events)
+        uncontrolled = load.config(
+            hosts, name="loose", rules=False, max_rows=_ALL_AT_ONCE, lanes={"control": False}
+        )
+        peer = _memory_growth(spark, url, uncontrolled, folder / "loose", events)
     finally:
         spark.stop()
     yield context.row(
@@ -52,8 +54,8 @@ def cases(context: BenchContext) -> Iterator[Row]:
     )
 
 
-def _worked_off(spark: SparkSession, url: str, config: PipelineConfig, folder: Path, events: int) -> int:
-    """Bytes by which memory grew after a fifth of the events (or from the start, if they came all at once)."""
+def _memory_growth(spark: SparkSession, url: str, config: PipelineConfig, folder: Path, events: int) -> int:
+    """Measure the bytes by which memory grew after a fifth of the events (from the start if read all at once)."""
     folder.mkdir()
     pipeline = InlinePipeline(url, config, folder, spark=spark)
     fifth = 0
@@ -67,7 +69,7 @@ def _worked_off(spark: SparkSession, url: str, config: PipelineConfig, folder: P
                     fifth = len(memory.samples)
                 time.sleep(0.1)
         except FlyballError:
-            pass  # too large a batch ends a query; what it took until then counts
+            pass  # too large a batch ends a query; its memory until then counts
         finally:
             pipeline.stop()
     sizes = [size for _, size in memory.samples]

@@ -1,8 +1,8 @@
-"""kill -9 of the driver or any other process of a running pipeline, again and again: exactly once in the end?
+"""Exactly once under repeated kill -9 of the driver or any other process of a running pipeline.
 
 `flyball run` with lanes that are processes of their own. Victims are chosen at random: the driver, the splitter, a
-lane, the combiner or the rules. When the driver was hit, the run is started again. It takes a quarter of an hour:
-not when quick.
+lane, the combiner or the rules. When the driver was killed, the run is started again. It takes a quarter of an
+hour and is left out when quick.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def cases(context: BenchContext) -> Iterator[Row]:
     kills = 20
     folder = context.workdir / "kills"
     folder.mkdir()
-    config = folder / "line.toml"
+    config = folder / "run.toml"
     events = _EVENTS_A_KILL * kills
     config.write_text(
         _CONFIG.format(seed=context.seed, events=events, per_second=_PER_SECOND, columns=demo_events.COLUMNS)
@@ -70,11 +70,11 @@ def cases(context: BenchContext) -> Iterator[Row]:
     for _ in range(kills):
         if run.poll() is not None:
             run = _run(config)
-        goal, deadline_s = _written(url) + rng.randint(1, 2), time.monotonic() + _LONGEST_S
-        while run.poll() is None and _written(url) < goal and time.monotonic() < deadline_s:
+        goal, deadline_s = _results_written(url) + rng.randint(1, 2), time.monotonic() + _LONGEST_S
+        while run.poll() is None and _results_written(url) < goal and time.monotonic() < deadline_s:
             time.sleep(0.05)
         time.sleep(rng.uniform(0.0, 0.5))  # somewhere in the work that is under way
-        name, pid = rng.choice(_parts(run.pid))
+        name, pid = rng.choice(_processes(run.pid))
         victims.append(name)
         try:
             os.kill(pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ def _run(config: Path) -> subprocess.Popen[str]:
     )
 
 
-def _written(url: str) -> int:
+def _results_written(url: str) -> int:
     """Entries in the results log so far."""
     try:
         with open_log_reader(url, "results") as reader:
@@ -111,8 +111,8 @@ def _written(url: str) -> int:
         return 0
 
 
-def _parts(driver: int) -> list[tuple[str, int]]:
-    """The driver and the processes that it started itself, by the last word of their command."""
+def _processes(driver: int) -> list[tuple[str, int]]:
+    """List the driver and the processes that it started itself, by the last word of their command."""
     parts = [("driver", driver)]
     for folder in Path("/proc").iterdir():
         if not folder.name.isdecimal():

@@ -18,7 +18,7 @@ _SERIES_A_FILE = 50_000
 
 
 def cases(context: BenchContext) -> Iterator[Row]:
-    """`many series`: 1,000,000 of them, fewer with --quick; linear: time of one among most, by that among few."""
+    """`many series`: the time for 1,000,000, fewer with --quick; `linear`: time a series, of most by few."""
     sizes = (20_000, 60_000) if context.quick else (250_000, 500_000, 1_000_000)
     spark = spark_session("benchmark", workdir=context.workdir / "series")
     seconds: dict[int, float] = {}
@@ -42,7 +42,7 @@ def cases(context: BenchContext) -> Iterator[Row]:
 
 
 def _record(folder: Path, series: int, seed: int) -> None:
-    """Telemetry of so many loops, as rows in the order of time."""
+    """Write telemetry of that many loops, as rows in the order of time."""
     pa, pq = require("pyarrow", "spark"), require("pyarrow.parquet", "spark")
     folder.mkdir()
     rng = np.random.default_rng(seed)

@@ -1,10 +1,10 @@
 """Events a second, beside plain Structured Streaming jobs that parse with `from_json`; what control costs.
 
-All in one warm Spark session; contenders take turns in both orders; the first turn only warms up. Of each run the
-first quarter is left out, in which batches grow to their size.
+All in one warm Spark session; both are measured alternately, after a first round that only warms up. Of each run
+the first quarter is left out, in which batches grow to their size.
 
 The plain jobs read the same events as lines of text files, a folder that Spark reads faster than anything else.
-`tier 1` throws results away. `end to end` writes them: ours in event-time order to a log, with alerts, through
+`tier 1` discards results. `end to end` writes them: ours in event-time order to a log, with alerts, through
 result queues and combiner; the plain job unordered to Parquet, with a second query that looks for the same alerts.
 `control overhead` is the time that sensors and controllers take, beside a source with fixed weights and limit.
 """
@@ -20,7 +20,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.interleave import turn_by_turn
+from flyball.lab.interleave import measure_alternately
 from flyball.lab.rigs.pipeline import load
 from flyball.pipeline.audit import audit
 from flyball.pipeline.run.inline import InlinePipeline
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_GROWING = 0.25
+_WARM_UP = 0.25
 _LINES_A_FILE = 25_000
 _FILES_A_BATCH = 8
 
 
 class InexactRun(RuntimeError):
-    """A fast run that lost or repeated something is worth nothing."""
+    """The run lost or repeated something, so its rate does not count."""
 
 
 def cases(context: BenchContext) -> Iterator[Row]:
@@ -45,18 +45,18 @@ def cases(context: BenchContext) -> Iterator[Row]:
     turns = 1 if context.quick else 4
     rig = _Rig(context.workdir / "throughput", events, context.seed)
     try:
-        ours, plain = turn_by_turn(turns, rig.tier1, rig.plain_tier1)
+        ours, plain = measure_alternately(turns, rig.tier1, rig.plain_tier1)
         yield context.row("tier 1", ours, "events/s", goal=250_000, better="higher")
         yield context.row("tier 1 beside from_json", ours, "events/s", peer=plain, peer_name="Spark from_json")
-        ours, plain = turn_by_turn(turns, rig.end_to_end, rig.plain_end_to_end)
+        ours, plain = measure_alternately(turns, rig.end_to_end, rig.plain_end_to_end)
         yield context.row("end to end", ours, "events/s", goal=80_000, better="higher")
         yield context.row("end to end beside from_json", ours, "events/s", peer=plain, peer_name="Spark from_json")
-        if context.quick:  # one run beside ours tells shares of time, not rates: Spark gets faster run by run
+        if context.quick:  # a single run gives shares of time, not rates: Spark gets faster run by run
             rig.fixed()
             yield rig.overhead(context)
             return
         rig.planning.clear()
-        ours, fixed = turn_by_turn(turns, rig.end_to_end, rig.fixed)
+        ours, fixed = measure_alternately(turns, rig.end_to_end, rig.fixed)
         yield rig.overhead(context)
         yield context.row(
             "control throughput", ours, "events/s", peer=fixed, peer_name="fixed weights, static limit"
@@ -74,7 +74,7 @@ class _Rig:
         self.spark: SparkSession = spark_session("benchmark", workdir=folder)
         self.runs = 0
         self.planning: dict[bool, list[float]] = defaultdict(list)
-        """with and without control: part of the time that deciding about batches took"""
+        """share of the time spent on planning batches, with and without control"""
         load.write_hosts(self.hosts)
         bodies = list(load.bodies(events, seed))
         load.fill(self.url, bodies)
@@ -87,13 +87,13 @@ class _Rig:
         config = load.config(self.hosts)
         reader = self.spark.readStream.format("flyball").option("url", self.url).option("log", load.INPUT)
         stream = reader.options(columns=load.COLUMNS, event_time="event_time", lanes="2").load()
-        return self._thrown_away(stream.transform(tier1.function(config.tier1, config.source_columns)))
+        return self._discard(stream.transform(tier1.function(config.tier1, config.source_columns)))
 
     def plain_tier1(self) -> float:
-        return self._thrown_away(self._looked_up(self._parsed()))
+        return self._discard(self._join_hosts(self._parse()))
 
     def fixed(self) -> float:
-        """Without control: equal shares, and a static limit on a batch."""
+        """Run without control: equal shares, and a static limit on a batch."""
         return self.end_to_end(control=False)
 
     def end_to_end(self, *, control: bool = True) -> float:
@@ -102,7 +102,7 @@ class _Rig:
         pipeline = InlinePipeline(self.url, config, folder, spark=self.spark)
         pipeline.start()
         try:
-            while pipeline.totals.events_in < _GROWING * self.events:
+            while pipeline.totals.events_in < _WARM_UP * self.events:
                 pipeline.check()
                 time.sleep(0.01)
             began_s, warm = time.monotonic(), pipeline.totals.events_in
@@ -111,26 +111,26 @@ class _Rig:
             self.planning[control].append(_planning(pipeline.progress("tier1")))
         finally:
             pipeline.stop()
-        found = audit(self.url, config, pipeline.totals)
-        if found.lost or found.duplicated or found.disordered or found.waiting or not found.alerts:
-            raise InexactRun(f"the run was not exact: {found}")
+        counts = audit(self.url, config, pipeline.totals)
+        if counts.lost or counts.duplicated or counts.disordered or counts.waiting or not counts.alerts:
+            raise InexactRun(f"the run was not exact: {counts}")
         return (self.events - warm) / seconds
 
     def overhead(self, context: BenchContext) -> Row:
-        """Part of the time that deciding about batches takes, with control less without."""
+        """Share of the time spent on planning batches, with control less without."""
         share = median(self.planning[True]) - median(self.planning[False])
         return context.row("control overhead", 100 * share, "% of the time", goal=2.0)
 
     def plain_end_to_end(self) -> float:
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-        parsed = self._parsed()
-        timed = parsed.where(load.KEPT).where("ip LIKE '92.126.11.%'")
+        parsed = self._parse()
+        timed = parsed.where(load.FILTER).where("ip LIKE '92.126.11.%'")
         timed = timed.withColumn("time", F.timestamp_seconds("event_time")).withWatermark("time", "1 second")
         alerts = timed.groupBy(F.window("time", "10 seconds")).agg(F.max("load").alias("value"))
         folder = self._folder()
         queries = [
-            self._start(self._looked_up(parsed), "parquet", folder / "results", close_windows=False),
+            self._start(self._join_hosts(parsed), "parquet", folder / "results", close_windows=False),
             self._start(alerts.where("value > 0.9985"), "json", folder / "alerts", close_windows=True),
         ]
         for query in queries:
@@ -141,19 +141,19 @@ class _Rig:
             query.stop()
         return rate
 
-    def _parsed(self) -> DataFrame:
+    def _parse(self) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
         lines = self.spark.readStream.option("maxFilesPerTrigger", _FILES_A_BATCH).text(str(self.lines))
         return lines.select(F.from_json("value", load.COLUMNS).alias("event")).select("event.*")
 
-    def _looked_up(self, parsed: DataFrame) -> DataFrame:
+    def _join_hosts(self, parsed: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
         table = self.spark.read.csv(str(self.hosts), header=True).withColumnRenamed("address", "ip")
-        return parsed.where(load.KEPT).join(F.broadcast(table), "ip", "left")
+        return parsed.where(load.FILTER).join(F.broadcast(table), "ip", "left")
 
-    def _thrown_away(self, stream: DataFrame) -> float:
+    def _discard(self, stream: DataFrame) -> float:
         query = self._start(stream, "noop", None, close_windows=False)
         query.processAllAvailable()
         rate = _rate(query.recentProgress)
@@ -183,7 +183,7 @@ def _rate(reports: list[Any], queries: int = 1) -> float:
     total, seen = sum(report["numInputRows"] for _, report in batches), 0
     counted = []
     for began_s, report in batches:
-        if seen >= _GROWING * total:
+        if seen >= _WARM_UP * total:
             counted.append((began_s, report))
         seen += report["numInputRows"]
     ended_s: float = max(began_s + report["durationMs"]["triggerExecution"] / 1e3 for began_s, report in counted)
@@ -192,8 +192,10 @@ def _rate(reports: list[Any], queries: int = 1) -> float:
 
 
 def _planning(reports: list[Any]) -> float:
-    took = [report["durationMs"] for report in reports if report["numInputRows"]][1:]  # the first one connects
-    return float(sum(one["latestOffset"] for one in took) / sum(one["triggerExecution"] for one in took))
+    durations = [report["durationMs"] for report in reports if report["numInputRows"]][
+        1:
+    ]  # the first one connects
+    return float(sum(one["latestOffset"] for one in durations) / sum(one["triggerExecution"] for one in durations))
 
 
 def _began_s(report: Any) -> float:

@@ -1,4 +1,4 @@
-"""Publisher: latency beside the best static setting, throughput beside raw clients, changes, trouble, sharing."""
+"""Publisher: latency beside the best static setting, throughput beside raw clients, changes, faults, sharing."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 from flyball.errors import require
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.benchmarks.publisher import changes, latency, sharing, throughput
-from flyball.lab.benchmarks.publisher import faults as trouble
+from flyball.lab.benchmarks.publisher import changes, faults, latency, sharing, throughput
 from flyball.servers.rabbitmq import RabbitMqNode
 
 _CASES = {
     "latency": latency.cases,
     "throughput": throughput.cases,
     "changes": changes.cases,
-    "trouble": trouble.cases,
+    "trouble": faults.cases,
     "sharing": sharing.cases,
 }
 GROUPS = tuple(_CASES)

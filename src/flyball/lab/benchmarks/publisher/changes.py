@@ -6,7 +6,6 @@ import asyncio
 import math
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass
 from uuid import uuid4
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from flyball import Publisher
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.experiments.publisher_steps import PROFILE, recovery_s
-from flyball.lab.rigs.publisher.traffic import Timed, channel, offer, poisson_s, reached
+from flyball.lab.rigs.publisher.traffic import Timed, channel, delayed_url, offer, poisson_s
 from flyball.servers.rabbitmq import RabbitMqNode
 from flyball.twin.publisher import run_publisher, tuned
 from flyball.twin.workload import Steps
@@ -23,25 +22,18 @@ _LONGEST_POLL_S = 0.0  # `auto` does not poll: the round trip alone counts
 _BIN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    came_s: float
-    gone_s: float
-    settled_s: float
-
-
 def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     yield from _steps_in_the_twin(context)
     for round_trip_s in (0.013,) if context.quick else (0.013, 0.14):
-        with reached(node, round_trip_s) as (url, _):
-            found = [
+        with delayed_url(node, round_trip_s) as (url, _):
+            recoveries_s = [
                 asyncio.run(_after_burst_s(context, node, url, context.seed + turn))
                 for turn in range(3 if context.quick else 5)
             ]
-            trips = statistics.median(found) / max(_LONGEST_POLL_S, round_trip_s)
+            trips = statistics.median(recoveries_s) / max(_LONGEST_POLL_S, round_trip_s)
             yield context.row(f"recovery burst 50x {1000 * round_trip_s:g} ms", trips, "round trips", goal=5.0)
     if not context.quick:
-        with reached(node, 0.14) as (url, _):
+        with delayed_url(node, 0.14) as (url, _):
             trips = asyncio.run(_after_steps_s(context, node, url)) / 0.14
             yield context.row("recovery steps 10x 140 ms", trips, "round trips", goal=5.0)
     yield from _urgent(context, node)
@@ -58,27 +50,27 @@ def _steps_in_the_twin(context: BenchContext) -> Iterator[Row]:
     ends = [start_s for start_s, _ in profile[1:]] + [end_s]
     worst_s = 0.0
     for (start_s, _), until_s in list(zip(profile, ends, strict=True))[1:]:
-        late = [one.took_s[(one.came_s >= (start_s + until_s) / 2) & (one.came_s < until_s - 1)] for one in runs]
+        late = [run.took_s[(run.came_s >= (start_s + until_s) / 2) & (run.came_s < until_s - 1)] for run in runs]
         worst_s = max(worst_s, recovery_s(runs, start_s, float(np.concatenate(late).mean())))
     yield context.row("recovery steps twin 140 ms", worst_s / 0.14, "round trips", goal=5.0)
 
 
 async def _after_burst_s(context: BenchContext, node: RabbitMqNode, url: str, seed: int) -> float:
-    """50 × 40/s for half a second in a load of 40/s: time from the end of the backlog until settled again."""
+    """Measure the time from the end of the backlog of a burst, 50 × the load of 40/s, until settled again."""
     times_s = [(at_s, 0) for at_s in poisson_s(40.0, 5.0, seed)]
     times_s += [(2.0 + at_s, 1) for at_s in poisson_s(50 * 40.0, 0.5, seed)]
     times_s.sort()
     async with channel(node) as name:
         outbox = context.workdir / f"{uuid4().hex}.db"
         async with Publisher(url, channel=name, outbox=outbox) as publisher:
-            found = await offer(publisher, [at_s for at_s, _ in times_s])
-    settled_s = statistics.median([one.took_s for one in found if 0.5 <= one.came_s < 2.0])
-    gone_s = max(one.came_s + one.took_s for one in found if one.came_s < 2.5)
-    return _off_s(found, gone_s, settled_s)
+            timed = await offer(publisher, [at_s for at_s, _ in times_s])
+    settled_s = statistics.median([one.latency_s for one in timed if 0.5 <= one.called_s < 2.0])
+    backlog_end_s = max(one.called_s + one.latency_s for one in timed if one.called_s < 2.5)
+    return _recovery_s(timed, backlog_end_s, settled_s)
 
 
 async def _after_steps_s(context: BenchContext, node: RabbitMqNode, url: str) -> float:
-    """Table II ten times as fast: the longest recovery of all steps."""
+    """Measure the longest recovery of all steps of table II, run ten times as fast."""
     ends = [start_s / 10 for start_s, _ in PROFILE[1:]] + [100.0]
     times_s: list[float] = []
     for (start_s, load), end_s in zip(PROFILE, ends, strict=True):
@@ -86,30 +78,32 @@ async def _after_steps_s(context: BenchContext, node: RabbitMqNode, url: str) ->
     async with channel(node) as name:
         outbox = context.workdir / f"{uuid4().hex}.db"
         async with Publisher(url, channel=name, outbox=outbox) as publisher:
-            found = await offer(publisher, times_s)
+            timed = await offer(publisher, times_s)
     worst_s = 0.0
     for (start_s, _), end_s in list(zip(PROFILE, ends, strict=True))[1:]:
         step_s = start_s / 10
-        settled_s = statistics.median([one.took_s for one in found if (step_s + end_s) / 2 <= one.came_s < end_s])
-        inside = [one for one in found if one.came_s < min(end_s, step_s + 5.0)]
-        worst_s = max(worst_s, _off_s(inside, step_s, settled_s))
+        settled_s = statistics.median(
+            [one.latency_s for one in timed if (step_s + end_s) / 2 <= one.called_s < end_s]
+        )
+        inside = [one for one in timed if one.called_s < min(end_s, step_s + 5.0)]
+        worst_s = max(worst_s, _recovery_s(inside, step_s, settled_s))
     return worst_s
 
 
-def _off_s(found: list[Timed], from_s: float, settled_s: float) -> float:
-    """From when on, counted from `from_s`, the median of eight messages in a row is within 10 % of settled."""
-    after = [one for one in found if one.came_s >= from_s]
-    if not after:  # the backlog outlived the load
+def _recovery_s(timed: list[Timed], from_s: float, settled_s: float) -> float:
+    """Find the time after `from_s` at which the median of eight messages in a row is within 10 % of settled."""
+    after = [one for one in timed if one.called_s >= from_s]
+    if not after:  # the backlog lasted longer than the load
         return math.inf
     for at in range(max(1, len(after) - _BIN)):
-        if statistics.median([one.took_s for one in after[at : at + _BIN]]) <= 1.1 * settled_s:
-            return after[at].came_s - from_s if at else 0.0
-    return after[-1].came_s - from_s
+        if statistics.median([one.latency_s for one in after[at : at + _BIN]]) <= 1.1 * settled_s:
+            return after[at].called_s - from_s if at else 0.0
+    return after[-1].called_s - from_s
 
 
 def _urgent(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     for round_trip_s in (0.0,) if context.quick else (0.0, 0.013):
-        with reached(node, round_trip_s) as (url, _):
+        with delayed_url(node, round_trip_s) as (url, _):
             pairs = [
                 asyncio.run(_urgent_p99_s(context, node, url, context.seed + turn))
                 for turn in range(3 if context.quick else 5)
@@ -125,8 +119,8 @@ def _urgent(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
 
 
 async def _urgent_p99_s(context: BenchContext, node: RabbitMqNode, url: str, seed: int) -> tuple[float, float]:
-    """(alone, while ten times as many of the lowest class come): 99th percentile of 100 urgent messages/s."""
-    found: list[float] = []
+    """Measure the p99 of 100 urgent messages/s: (alone, beside ten times as many of the lowest class)."""
+    p99_s: list[float] = []
     for others in (False, True):
         async with channel(node) as name:
             outbox = context.workdir / f"{uuid4().hex}.db"
@@ -136,5 +130,5 @@ async def _urgent_p99_s(context: BenchContext, node: RabbitMqNode, url: str, see
                     publisher, [1.0 + at for at in poisson_s(1000.0, 2.5, seed)] if others else [], urgency=9
                 )
                 timed, _ = await asyncio.gather(urgent, low)
-        found.append(float(np.quantile([one.took_s for one in timed if one.came_s >= 1.0], 0.99)))
-    return found[0], found[1]
+        p99_s.append(float(np.quantile([one.latency_s for one in timed if one.called_s >= 1.0], 0.99)))
+    return p99_s[0], p99_s[1]

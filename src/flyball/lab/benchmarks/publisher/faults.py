@@ -1,4 +1,4 @@
-"""Trouble: congestion of three kinds, and kill -9; what was accepted must arrive.
+"""Faults: congestion of three kinds, and kill -9; every accepted message must arrive.
 
 Congestion: a queue of 100 KB with a slow subscriber, a memory alarm, a proxy that stalls. Beside ours stands what
 the publisher paper calls untuned: N and T_poll fixed, room for 100 KB, and what does not fit is dropped. Crash: a
@@ -22,7 +22,7 @@ from flyball import OutboxConfig, Publisher
 from flyball.brokers import connect
 from flyball.control.controllers.publishing.static import Static
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.rigs.publisher.traffic import channel, offer, poisson_s, reached
+from flyball.lab.rigs.publisher.traffic import channel, delayed_url, offer, poisson_s
 from flyball.servers.proxy import FaultProxy
 from flyball.servers.rabbitmq import RabbitMqNode
 
@@ -32,8 +32,8 @@ _LOAD = 300.0
 
 def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     for kind in ("bounded queue",) if context.quick else ("bounded queue", "memory alarm", "stalled proxy"):
-        lost, dropped, grown_mb = asyncio.run(_congested(context, node, kind, untuned=False))
-        _, also_dropped, _ = asyncio.run(_congested(context, node, kind, untuned=True))
+        lost, dropped, grown_mb = asyncio.run(_run_congested(context, node, kind, untuned=False))
+        _, also_dropped, _ = asyncio.run(_run_congested(context, node, kind, untuned=True))
         yield context.row(f"congestion {kind} lost", lost, "messages", goal=0.0)
         yield context.row(f"congestion {kind} dropped", dropped, "messages", goal=0.0)
         yield context.row(
@@ -41,7 +41,7 @@ def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
         )
         yield context.row(f"congestion {kind} memory", grown_mb, "MB more", goal=100.0)
     kills = 3 if context.quick else 50
-    lost, accepted, repeated = asyncio.run(_killed(context, node, kills))
+    lost, accepted, repeated = asyncio.run(_run_with_kills(context, node, kills))
     context.note(f"  {kills} kills: {accepted} accepted, {repeated} repeats")
     yield context.row(f"kill -9 {kills} times lost", lost, "messages", goal=0.0)
 
@@ -54,14 +54,14 @@ def _publisher(url: str, name: str, outbox: Path, untuned: bool) -> Publisher:
     return Publisher(url, channel=name, outbox=small, when_full="drop", controller=controller)
 
 
-async def _congested(
+async def _run_congested(
     context: BenchContext, node: RabbitMqNode, kind: str, *, untuned: bool
 ) -> tuple[float, float, float]:
-    """Lost, dropped, and how much memory was needed."""
+    """Return messages lost, messages dropped, and the growth of memory in MB."""
     options = {"max_bytes": 100_000} if kind == "bounded queue" else {}
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     round_trip_s = 0.013 if kind == "stalled proxy" else 0.0
-    with reached(node, round_trip_s) as (url, proxy):
+    with delayed_url(node, round_trip_s) as (url, proxy):
         async with channel(node, **options) as name, await connect(node.amqp_url) as broker:
             receiver = await broker.receiver(name, window=20)
             got: set[str] = set()
@@ -106,8 +106,8 @@ async def _disturb(node: RabbitMqNode, proxy: FaultProxy | None, kind: str) -> N
         proxy.flow()
 
 
-async def _killed(context: BenchContext, node: RabbitMqNode, kills: int) -> tuple[float, int, int]:
-    """Lost, accepted, and arrivals beyond one a message."""
+async def _run_with_kills(context: BenchContext, node: RabbitMqNode, kills: int) -> tuple[float, int, int]:
+    """Return messages lost, messages accepted, and repeated arrivals."""
     rng, outbox = random.Random(context.seed), context.workdir / f"{uuid4().hex}.db"
     accepted: set[str] = set()
     arrived: list[str] = []
@@ -117,11 +117,11 @@ async def _killed(context: BenchContext, node: RabbitMqNode, kills: int) -> tupl
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             if kill < kills:
                 timer = asyncio.get_running_loop().call_later(1.5 + 1.5 * rng.random(), process.kill)
-            said, _ = await asyncio.to_thread(process.communicate)
+            output, _ = await asyncio.to_thread(process.communicate)
             if kill < kills:
                 timer.cancel()
             # the last line may have been cut by the kill
-            accepted.update(line for line in said.splitlines() if len(line) == 32)
+            accepted.update(line for line in output.splitlines() if len(line) == 32)
         async with await connect(node.amqp_url) as broker:
             receiver = await broker.receiver(name, window=1000)
             while deliveries := await receiver.receive(1000, timeout_s=2.0):
@@ -132,7 +132,7 @@ async def _killed(context: BenchContext, node: RabbitMqNode, kills: int) -> tupl
 
 
 async def _publish_until_killed(url: str, name: str, outbox: str, last: bool) -> None:
-    """Publishes without end, saying each id once it was accepted; the last one only brings away what is left."""
+    """Publish without end and print each id once it is accepted; `last`: only send what is left in the outbox."""
     async with Publisher(url, channel=name, outbox=outbox) as publisher:
         while not last:
             handle = await publisher.publish(_BODY)

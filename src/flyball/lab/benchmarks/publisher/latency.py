@@ -23,7 +23,7 @@ from flyball.brokers import Message, connect
 from flyball.control.controllers.publishing.static import Static
 from flyball.control.step import Controller
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.rigs.publisher.traffic import BODY, channel, latencies_s, poisson_s, reached
+from flyball.lab.rigs.publisher.traffic import BODY, channel, delayed_url, latencies_s, poisson_s
 from flyball.servers.rabbitmq import RabbitMqNode
 from flyball.store import Outbox, OutboxMessage, SqliteDatabase
 from flyball.twin.publisher import run_publisher, tuned
@@ -40,13 +40,13 @@ _FIRST_LOOK_S = _SKIP_S + 1.0
 _FAR_WORSE = 1.5
 _MOST_FINALISTS = 4
 _TURNS = 3
-_UNFELT_LOAD = 200.0
-"""Messages a second of several publishers that may be measured at the same time."""
+_UNDISTURBING_LOAD = 200.0
+"""Messages a second up to which publishers that are measured at the same time do not disturb each other."""
 
 
 class Measure(Protocol):
     def __call__(
-        self, settings: Sequence[Setting], together: int = ..., until_s: float = ...
+        self, settings: Sequence[Setting], concurrent: int = ..., until_s: float = ...
     ) -> list[list[float]]: ...
 
 
@@ -61,11 +61,11 @@ def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
 def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: float) -> Iterator[Row]:
     duration_s = 2.5 if context.quick else max(3.0, min(6.0, 200.0 / load))
     times_s = poisson_s(load, duration_s, context.seed)
-    place = f"{load:g}/s {_trip(round_trip_s)}"
-    with reached(node, round_trip_s) as (url, _):
+    where = f"{load:g}/s {_trip(round_trip_s)}"
+    with delayed_url(node, round_trip_s) as (url, _):
 
         async def measure(settings: Sequence[Setting], until_s: float) -> list[list[float]]:
-            """Latencies under each, all at the same time; one after the other their messages come."""
+            """Measure the latencies under each setting, all at the same time, with interleaved arrivals."""
             apart_s = 1.0 / load / len(settings)
             return await asyncio.gather(
                 *(
@@ -83,31 +83,31 @@ def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: 
             )
 
         def measured(
-            settings: Sequence[Setting], together: int = 1, until_s: float = math.inf
+            settings: Sequence[Setting], concurrent: int = 1, until_s: float = math.inf
         ) -> list[list[float]]:
-            parts = (settings[begin : begin + together] for begin in range(0, len(settings), together))
+            parts = (settings[begin : begin + concurrent] for begin in range(0, len(settings), concurrent))
             return [one for part in parts for one in asyncio.run(measure(part, until_s))]
 
-        unfelt = max(1, int(_UNFELT_LOAD / load))
-        best = _best_static(context, load, measured, unfelt)
-        context.note(f"  {place}: best static N {best.batch}, T_poll {1000 * best.poll_s:g} ms")
+        concurrent = max(1, int(_UNDISTURBING_LOAD / load))
+        best = _best_static(context, load, measured, concurrent)
+        context.note(f"  {where}: best static N {best.batch}, T_poll {1000 * best.poll_s:g} ms")
         sizes = (50,) if context.quick else _SIZES
-        taken: dict[tuple[str, int], list[list[float]]] = {}
+        latencies: dict[tuple[str, int], list[list[float]]] = {}
         for turn in range(_TURNS):
-            tried: dict[tuple[str, int], Setting] = {("best", 0): (best, 1)}
+            settings: dict[tuple[str, int], Setting] = {("best", 0): (best, 1)}
             for name in ("auto", "batch-aimd") if turn == 0 else ("auto",):
-                tried |= {(name, size): (name, size) for size in sizes}
+                settings |= {(name, size): (name, size) for size in sizes}
             # Directly a message takes a few milliseconds: there even a light load beside it shows.
-            found = measured(list(tried.values()), unfelt if round_trip_s else 1)
-            for key, one in zip(tried, found, strict=True):
-                taken.setdefault(key, []).append(one)
+            found = measured(list(settings.values()), concurrent if round_trip_s else 1)
+            for key, one in zip(settings, found, strict=True):
+                latencies.setdefault(key, []).append(one)
     for what, share, goal in (("mean", None, 1.1), ("p99", 0.99, 1.3)):
-        peer = _median_ms(taken["best", 0], share)
+        peer = _median_ms(latencies["best", 0], share)
         for name in ("auto", "batch-aimd"):
             for size in sizes:
                 yield context.row(
-                    f"latency {what} {place} N {size}" + ("" if name == "auto" else " s4"),
-                    _median_ms(taken[name, size], share),
+                    f"latency {what} {where} N {size}" + ("" if name == "auto" else " s4"),
+                    _median_ms(latencies[name, size], share),
                     "ms",
                     peer=peer,
                     peer_name=f"static N {best.batch} T_poll {1000 * best.poll_s:g} ms",
@@ -115,8 +115,8 @@ def _cell(context: BenchContext, node: RabbitMqNode, load: float, round_trip_s: 
                 )
 
 
-def _best_static(context: BenchContext, load: float, measured: Measure, unfelt: int) -> Static:
-    """The setting with the smallest mean among those that carry the load."""
+def _best_static(context: BenchContext, load: float, measured: Measure, concurrent: int) -> Static:
+    """Find the setting with the smallest mean among those that carry the load."""
     controllers = [
         Static(batch=size, poll_s=poll_s)
         for poll_s in _POLLS_S
@@ -125,7 +125,7 @@ def _best_static(context: BenchContext, load: float, measured: Measure, unfelt: 
     ]
     first_s = [
         statistics.fmean(one)
-        for one in measured([(controller, 1) for controller in controllers], unfelt, _FIRST_LOOK_S)
+        for one in measured([(controller, 1) for controller in controllers], concurrent, _FIRST_LOOK_S)
     ]
     order = sorted(range(len(controllers)), key=lambda at: first_s[at])
     finalists = [controllers[at] for at in order[:_MOST_FINALISTS] if first_s[at] <= _FAR_WORSE * min(first_s)]
@@ -134,7 +134,7 @@ def _best_static(context: BenchContext, load: float, measured: Measure, unfelt: 
 
 
 def _twin(context: BenchContext) -> Iterator[Row]:
-    """1.75/s would take minutes a setting live: in the twin, round trip 140 ms."""
+    """Measure 1.75/s in the twin, round trip 140 ms: live it would take minutes a setting."""
     duration_s, seeds = (60.0, 2) if context.quick else (300.0, 5)
 
     def means_s(controller: Controller[Any], batch: int = 1) -> list[float]:
@@ -165,7 +165,7 @@ def _twin(context: BenchContext) -> Iterator[Row]:
 
 
 def _low_load(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
-    """What `auto` adds to a bare confirmed publish plus a commit of the outbox, in turns."""
+    """Measure what `auto` adds to a bare confirmed publish plus a commit of the outbox, alternately."""
     times_s = poisson_s(17.5, 3.0 if context.quick else 5.0, context.seed)
     ours, bare = [], []
     for _ in range(3 if context.quick else 5):
@@ -178,8 +178,8 @@ def _low_load(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
 
 
 async def _bare_ms(context: BenchContext, node: RabbitMqNode, times_s: list[float]) -> float:
-    """One commit, then one confirmed publish, at the same times as the publisher is asked to."""
-    took: list[float] = []
+    """Measure one commit, then one confirmed publish, at the same times at which the publisher publishes."""
+    seconds: list[float] = []
     database = SqliteDatabase(context.workdir / f"{uuid4().hex}.db")
     outbox = Outbox(database)
     async with channel(node) as name, await connect(node.amqp_url) as broker:
@@ -193,9 +193,9 @@ async def _bare_ms(context: BenchContext, node: RabbitMqNode, times_s: list[floa
             await asyncio.to_thread(outbox.append, [OutboxMessage(message.id, name, message.body)])
             (result,) = await sender.send_batch([message])
             assert result.ok
-            took.append(time.perf_counter() - called_s)
+            seconds.append(time.perf_counter() - called_s)
     database.close()
-    return 1000 * statistics.fmean(took)
+    return 1000 * statistics.fmean(seconds)
 
 
 def _median_ms(turns: list[list[float]], share: float | None) -> float:

@@ -14,7 +14,7 @@ from flyball import OutboxConfig, Publisher
 from flyball.brokers import Message
 from flyball.errors import require
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.rigs.publisher.traffic import reached
+from flyball.lab.rigs.publisher.traffic import delayed_url
 from flyball.servers.rabbitmq import RabbitMqNode
 from flyball.twin.publisher import jain
 
@@ -24,7 +24,7 @@ _BODY = bytes(50_000)
 
 def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
     for round_trip_s in (0.0, 0.013) if context.quick else (0.0, 0.013, 0.14):
-        with reached(node, round_trip_s) as (url, _):
+        with delayed_url(node, round_trip_s) as (url, _):
             shares = asyncio.run(_shares(node, url, join_every_s=0.5 if context.quick else 1.0))
         name = f"jain {1000 * round_trip_s:g} ms" if round_trip_s else "jain"
         context.note(f"  {name}: confirmed from 15 to 20 s after the last joined: {shares}")
@@ -49,11 +49,11 @@ async def _shares(node: RabbitMqNode, url: str, *, join_every_s: float) -> list[
     await asyncio.sleep(15.0)
     before = [one.stats.confirmed for one in joined]
     await asyncio.sleep(5.0)
-    found = [float(one.stats.confirmed - was) for one, was in zip(joined, before, strict=True)]
+    confirmed = [float(one.stats.confirmed - was) for one, was in zip(joined, before, strict=True)]
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    return found
+    return confirmed
 
 
 def _declare_short(url: str, queue: str) -> None:

@@ -19,7 +19,7 @@ from flyball.lab.rigs.publisher.traffic import BODY, channel
 from flyball.servers.kafka import KafkaServer
 from flyball.servers.rabbitmq import RabbitMqNode
 
-_TOGETHER = 500
+_GROUP = 500
 
 
 def cases(context: BenchContext, node: RabbitMqNode) -> Iterator[Row]:
@@ -51,16 +51,16 @@ async def _raw_rate(node: RabbitMqNode, batch: int, count: int) -> float:
 
 async def _rate(node: RabbitMqNode, outbox: Path | None, count: int) -> float:
     async with channel(node) as name, Publisher(node.amqp_url, channel=name, outbox=outbox) as publisher:
-        return await _publish_all(publisher, _made(count))
+        return await _publish_all(publisher, _message_groups(count))
 
 
-def _made(count: int) -> Iterator[list[Message]]:
-    for _ in range(count // _TOGETHER):
-        yield [Message(BODY) for _ in range(_TOGETHER)]
+def _message_groups(count: int) -> Iterator[list[Message]]:
+    for _ in range(count // _GROUP):
+        yield [Message(BODY) for _ in range(_GROUP)]
 
 
 async def _publish_all(publisher: Publisher, groups: Iterable[list[Message]]) -> float:
-    """Messages a second. Where the raw client makes its messages as it sends them, `groups` is a generator."""
+    """Measure messages a second; `groups` is a generator if the raw client, too, makes messages while it sends."""
     await (await publisher.publish(BODY)).wait_confirmed()
     count = 0
     start_s = time.perf_counter()
@@ -83,7 +83,10 @@ def _kafka(context: BenchContext) -> Iterator[Row]:
     count = 60_000 if context.quick else 200_000
     with server:
         pairs = [
-            (asyncio.run(_kafka_rate(server.url, count)), kafka.send_raw(server.url, [*chain(*_made(count))]))
+            (
+                asyncio.run(_kafka_rate(server.url, count)),
+                kafka.send_raw(server.url, [*chain(*_message_groups(count))]),
+            )
             for _ in range(4 if context.quick else 6)
         ][1:]
     yield context.row(
@@ -102,6 +105,6 @@ async def _kafka_rate(url: str, count: int) -> float:
     async with await connect(url) as broker:
         await broker.declare(name, "log", partitions=2)
         async with Publisher(url, channel=name, outbox=None) as publisher:
-            rate = await _publish_all(publisher, list(_made(count)))
+            rate = await _publish_all(publisher, list(_message_groups(count)))
         await broker.delete(name)
     return rate

@@ -1,4 +1,4 @@
-"""How fast a group of ours consumes a log: the same measurement for every broker that has logs."""
+"""How fast a consumer group reads a log: the same measurement for every broker that has logs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flyball.brokers import connect
 
 
 async def group_rate(url: str, log: str, count: int, *, at_once: int, body_bytes: int) -> float:
-    """Messages a second of a new group that reads `count` messages of `body_bytes` and acknowledges each batch.
+    """Measure messages a second of a new group that reads `count` messages and acknowledges each batch.
 
     The clock starts with the first batch: joining a group takes a second on either side and is not measured.
     """

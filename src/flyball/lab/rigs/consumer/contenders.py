@@ -1,4 +1,4 @@
-"""Who holds a consumer's rate in the benchmark and the live experiments, and the open-loop run they build on."""
+"""The controllers that the benchmark and the live experiments compare, and the open-loop run they build on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Stairs:
-    """No feedback: one window after the other, each for so many samples."""
+    """A controller without feedback: one window after the other, each for `samples_each` samples."""
 
     windows: tuple[float, ...]
     samples_each: int = 1
@@ -48,14 +48,14 @@ class Stairs:
 
     def step(self, state: int, sample: Sample) -> tuple[int, Action]:
         del sample
-        place = min(state // self.samples_each, len(self.windows) - 1)
-        return state + 1, Action(self.windows[place], reason="open loop", code=ReasonCode.OPEN_LOOP)
+        index = min(state // self.samples_each, len(self.windows) - 1)
+        return state + 1, Action(self.windows[index], reason="open loop", code=ReasonCode.OPEN_LOOP)
 
 
 def open_loop(
     rig: Rig, windows: tuple[float, ...], *, samples_each: int = 1, **options: Any
 ) -> tuple[Array, Array]:
-    """Windows and the rates they gave, live. The first sample warms up and is left out."""
+    """Apply the windows live and return them with the rates they gave; the first sample only warms up."""
     queue = rig.queue(fill=int(2500 * samples_each * len(windows)))
     stairs = Stairs((windows[0], *windows) if samples_each == 1 else windows, samples_each)
     samples = samples_each * len(windows) + 2
@@ -64,7 +64,7 @@ def open_loop(
 
 
 def our_pi(windows: Array, rates: Array) -> tuple[Pi, Fit]:
-    """A static PI designed from the open-loop run: settles in 8 samples on the model (in 5: fragile)."""
+    """Design a static PI from the open-loop run: it settles in 8 samples on the model (in 5: fragile)."""
     fit = identify(windows, rates, align="same", delay=0)
     gains = design(fit.model, "pi", settling=8, overshoot=0.05).gains
     assert isinstance(gains, Gains)
@@ -72,8 +72,11 @@ def our_pi(windows: Array, rates: Array) -> tuple[Pi, Fit]:
 
 
 def self_tuning(late: int = 0) -> SelfTuning:
-    """Starts from the printed gains. A window's plant forgets within a sample and no window is no rate, so only
-    the gain has to be learnt; `late`: samples by which the metric comes late."""
+    """A self-tuning controller that starts from the printed gains.
+
+    The plant settles within a sample and has no offset, so only its gain is estimated. `late`: delay of the metric
+    in samples.
+    """
     return SelfTuning(
         PRINTED_PI.kp,
         PRINTED_PI.ki,
@@ -87,7 +90,7 @@ def self_tuning(late: int = 0) -> SelfTuning:
 
 
 def contenders(goal: float, gain: float, static_pi: Pi) -> list[Contender]:
-    """All of them; `gain` is the plant's (messages a second per place), `goal` what the fixed window is for."""
+    """All contenders; `gain` is the plant's (messages a second per slot), `goal` the rate of the fixed window."""
     return [
         Contender(DEFAULT),
         Contender(PRINTED, PRINTED_PI),

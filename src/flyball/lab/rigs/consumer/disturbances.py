@@ -1,6 +1,6 @@
-"""What happens to a consumer at a goal of 400: disturbances of the plant, and metrics that are noisy or late.
+"""Disturbances of a consumer at a goal of 400: of the plant, and metrics that are noisy or late.
 
-Live, on the rig; the benchmark counts with them, the experiments draw them.
+Live, on the rig, for the benchmark and the experiments.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ DRIFT_S, DRIFT = 60, 3.0
 Metric: TypeAlias = Callable[[float], float]
 
 
-def told_late(samples: int) -> Metric:
-    """A metric that tells what was true so many samples ago."""
+def late_metric(samples: int) -> Metric:
+    """A metric that reports the rate of `samples` samples ago."""
     rates: list[float] = []
 
     def metric(rate: float) -> float:
@@ -36,30 +36,30 @@ def told_late(samples: int) -> Metric:
     return metric
 
 
-def told_noisily(share: float, seed: int | tuple[int, ...]) -> Metric:
-    """A metric that is off by a random share of this standard deviation."""
+def noisy_metric(share: float, seed: int | tuple[int, ...]) -> Metric:
+    """A metric with a relative error of this standard deviation."""
     rng = np.random.default_rng(seed)
     return lambda rate: rate * max(0.0, 1.0 + rng.normal(0.0, share))
 
 
 @dataclass(frozen=True)
-class Disturbed:
-    """`run` lets a contender meet it, `recovery` counts what it did to the rate, in samples."""
+class Disturbance:
+    """One disturbance: `run` applies it to a contender, `recovery` is its effect on the rate, in samples."""
 
     name: str
     run: Callable[[Rig, Contender, Metric], LiveRun]
     lasts: bool = False
 
     def recovery(self, run: LiveRun) -> float:
-        """Samples until the rate is within ±10 % of the goal and stays; where the disturbance lasts, the longest
-        time outside."""
+        """Count the samples until the rate stays within ±10 % of the goal; of a lasting disturbance, the longest
+        run of samples outside."""
         start = 0 if self is START else ONSET
         count = figures.longest_outside if self.lasts else figures.settled
         return count(run.rate, run.goal, start)
 
 
 def _at_goal(rig: Rig, queue: str, contender: Contender, metric: Metric, samples: int, **more: Any) -> LiveRun:
-    """What all of them have in common: a contender that is to hold the goal."""
+    """Run a contender at the goal."""
     return run_live(
         rig,
         queue,
@@ -72,8 +72,8 @@ def _at_goal(rig: Rig, queue: str, contender: Contender, metric: Metric, samples
     )
 
 
-def hold(rig: Rig, contender: Contender, metric: Metric, *, samples: int = SAMPLES) -> LiveRun:
-    """Nothing happens to the plant."""
+def run_undisturbed(rig: Rig, contender: Contender, metric: Metric, *, samples: int = SAMPLES) -> LiveRun:
+    """Run a contender at the goal without any disturbance of the plant."""
     queue = rig.queue(fill=int(2.0 * GOAL * samples))
     return _at_goal(rig, queue, contender, metric, samples, concurrency=HANDLERS)
 
@@ -92,35 +92,35 @@ def _slower_handlers(rig: Rig, contender: Contender, metric: Metric) -> LiveRun:
 
 def _burst(rig: Rig, contender: Contender, metric: Metric) -> LiveRun:
     queue = rig.queue()
-    rig.tell(publishers=6, gap_s=0.05)  # 120/s: below the goal, so the consumer starves
+    rig.configure(publishers=6, gap_s=0.05)  # 120/s: below the goal, so the consumer starves
 
     async def more(k: int, _consumer: Consumer) -> None:
         if k == ONSET:
-            await rig.tell_soon(publishers=30, gap_s=0.05)
+            await rig.configure_async(publishers=30, gap_s=0.05)
 
     try:
         return _at_goal(rig, queue, contender, metric, SAMPLES, concurrency=HANDLERS, during=more)
     finally:
-        rig.tell(publishers=0)
+        rig.configure(publishers=0)
 
 
 def _drift(rig: Rig, contender: Contender, metric: Metric) -> LiveRun:
-    """From three times the residence time to the usual one, by the network's delay."""
+    """Let the residence time fall from three times the usual one, by the network's delay."""
     handled_s = 1.0 / 60.0 - 2.0 * ONE_WAY_S
     far_s = (DRIFT / 60.0 - handled_s) / 2.0
     length = ONSET + DRIFT_S + 5
     queue = rig.queue(fill=int(1.3 * GOAL * length))
-    rig.tell(delay_s=far_s)
+    rig.configure(delay_s=far_s)
 
     async def nearer(k: int, _consumer: Consumer) -> None:
         part = min(1.0, max(0.0, (k - ONSET) / DRIFT_S))
         residence_s = DRIFT ** (1.0 - part) / 60.0
-        await rig.tell_soon(delay_s=max(ONE_WAY_S, (residence_s - handled_s) / 2.0))
+        await rig.configure_async(delay_s=max(ONE_WAY_S, (residence_s - handled_s) / 2.0))
 
     return _at_goal(rig, queue, contender, metric, length, concurrency=HANDLERS, during=nearer)
 
 
-START = Disturbed("start", hold)
-SLOWER_HANDLERS = Disturbed("handler time x 2", _slower_handlers)
-BURST = Disturbed("publisher burst x 5", _burst)
-DRIFTING = Disturbed("gain drifting x 3 in 60 s", _drift, lasts=True)
+START = Disturbance("start", run_undisturbed)
+SLOWER_HANDLERS = Disturbance("handler time x 2", _slower_handlers)
+BURST = Disturbance("publisher burst x 5", _burst)
+DRIFTING = Disturbance("gain drifting x 3 in 60 s", _drift, lasts=True)

@@ -1,4 +1,4 @@
-"""What is said about a consumer's run: deviation, settling, overshoot, shares, recovery."""
+"""Figures of a consumer's run: deviation, settling, overshoot, shares, recovery."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import numpy as np
 from flyball.control.models import Array
 
 BAND = 0.1
-"""Settled is within ±10 % of the goal, and staying."""
-_STAYING = 5  # samples in a row; a stall of the machine long after is another matter
+"""A rate is settled when it stays within ±10 % of the goal."""
+_STAYING = 5  # samples in a row; a stall of the machine long after does not count
 
 
 def within(rate: Array, goal: Array, band: float = BAND) -> float:
@@ -59,5 +59,5 @@ def nrmse(rate: Array, goal: Array) -> float:
 
 
 def moves(command: Array) -> float:
-    """Σ|Δu|: how much the knob was moved."""
+    """Σ|Δu|: the sum of all changes of the window."""
     return float(np.abs(np.diff(command)).sum())

@@ -1,7 +1,7 @@
-"""A real consumer on a real RabbitMQ behind a slow network, and what one run of it was like.
+"""A real consumer on a real RabbitMQ behind a slow network, and the record of one run.
 
-The judge is not the judged: messages are counted in the handler, at the loop's own samples. The goal of a sample
-is the one that the loop knew when the sample began.
+The figures do not come from the loop under test: messages are counted in the handler, at the loop's own samples.
+The goal of a sample is the one that was set when the sample began.
 """
 
 from __future__ import annotations
@@ -34,50 +34,50 @@ class Rig:
 
     def __init__(self, *, delay_s: float = ONE_WAY_S) -> None:
         self._node = RabbitMqNode(plugins=())
-        self._world: subprocess.Popen[str] | None = None
+        self._network: subprocess.Popen[str] | None = None
         self._delay_s = delay_s
         self._port = 0
         self._numbers = itertools.count(1)
 
     @property
     def url(self) -> str:
-        """Through the proxy."""
+        """URL of the node through the proxy."""
         return f"amqp://guest:guest@{LOOPBACK}:{self._port}/"
 
     @property
     def direct_url(self) -> str:
         return self._node.amqp_url
 
-    def tell(self, **command: Any) -> None:
-        """See `consumer_world`."""
-        assert self._world is not None
-        assert self._world.stdin is not None
-        self._world.stdin.write(json.dumps(command) + "\n")
-        self._world.stdin.flush()
+    def configure(self, **command: Any) -> None:
+        """Send a command to the network process (see `network`) and wait for its reply."""
+        assert self._network is not None
+        assert self._network.stdin is not None
+        self._network.stdin.write(json.dumps(command) + "\n")
+        self._network.stdin.flush()
         self._answer()
 
-    async def tell_soon(self, **command: Any) -> None:
-        """The same while a consumer runs in this thread's event loop."""
-        await asyncio.to_thread(self.tell, **command)
+    async def configure_async(self, **command: Any) -> None:
+        """Like `configure`, while a consumer runs in this thread's event loop."""
+        await asyncio.to_thread(self.configure, **command)
 
     def queue(self, *, fill: int = 0) -> str:
-        """A new queue, which the publishers fill from now on."""
+        """Declare a new queue, to which the publishers send from now on, with `fill` messages in it."""
         name = f"rig-{next(self._numbers)}"
-        self.tell(queue=name, fill=fill, delay_s=self._delay_s)
+        self.configure(queue=name, fill=fill, delay_s=self._delay_s)
         return name
 
     def _answer(self) -> dict[str, Any]:
-        assert self._world is not None
-        assert self._world.stdout is not None
-        line = self._world.stdout.readline()
+        assert self._network is not None
+        assert self._network.stdout is not None
+        line = self._network.stdout.readline()
         if not line:
-            raise RuntimeError(f"the process with proxy and publishers ended with code {self._world.wait()}")
+            raise RuntimeError(f"the process with proxy and publishers ended with code {self._network.wait()}")
         return dict(json.loads(line))
 
     def __enter__(self) -> Self:
         self._node.start()
         try:
-            self._world = subprocess.Popen(
+            self._network = subprocess.Popen(
                 [sys.executable, "-m", "flyball.lab.rigs.consumer.network", str(self._node.ports.amqp)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -90,15 +90,15 @@ class Rig:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._world is not None:
-            assert self._world.stdin is not None
-            self._world.stdin.close()
+        if self._network is not None:
+            assert self._network.stdin is not None
+            self._network.stdin.close()
             try:
-                self._world.wait(10.0)
+                self._network.wait(10.0)
             except subprocess.TimeoutExpired:
-                self._world.kill()
-                self._world.wait()
-            self._world = None
+                self._network.kill()
+                self._network.wait()
+            self._network = None
         self._node.stop()
 
 
@@ -113,8 +113,8 @@ class LiveRun:
     records: tuple[LoopRecord, ...] = field(repr=False, default=())
 
 
-class _Judge:
-    """A telemetry sink that notes, at each of the loop's samples, how many messages the handler has seen."""
+class _Recorder:
+    """A telemetry sink that counts, at each of the loop's samples, the messages handed to the handler."""
 
     waits_for_disk: ClassVar[bool] = False
 
@@ -161,15 +161,15 @@ def run_live(
     concurrency: int | None = None,
     **options: Any,
 ) -> LiveRun:
-    """Run a consumer for so many samples.
+    """Run a consumer for `samples` samples.
 
     `during(k, consumer)` is called once after sample k, `handling_s` may depend on it.
     """
-    judge = _Judge()
+    recorder = _Recorder()
 
     async def handle(_message: Any) -> None:
-        judge.handed += 1
-        await asyncio.sleep(handling_s(len(judge.counts)) if callable(handling_s) else handling_s)
+        recorder.handed += 1
+        await asyncio.sleep(handling_s(len(recorder.counts)) if callable(handling_s) else handling_s)
 
     async def main() -> None:
         async with Consumer(
@@ -179,15 +179,15 @@ def run_live(
             goal=goal,
             controller=controller,
             concurrency=concurrency,
-            telemetry=[judge],
+            telemetry=[recorder],
             **options,
         ) as consumer:
             last_sample = -1
-            while len(judge.counts) <= samples:
+            while len(recorder.counts) <= samples:
                 await asyncio.sleep(0.02)
-                if during is not None and len(judge.counts) > last_sample + 1:
-                    last_sample = len(judge.counts) - 1
+                if during is not None and len(recorder.counts) > last_sample + 1:
+                    last_sample = len(recorder.counts) - 1
                     await during(last_sample, consumer)
 
     asyncio.run(main())
-    return judge.run()
+    return recorder.run()

@@ -1,4 +1,4 @@
-"""All contenders in turn on one plant, again and again; medians with the lowest and highest run beside them."""
+"""Repeated runs of all contenders on one plant; medians with the lowest and highest run beside them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ Figures: TypeAlias = dict[str, float]
 OneRun: TypeAlias = Callable[[Contender, int], Figures]
 
 
-def repeat(context: BenchContext, who: Sequence[Contender], one: OneRun, repeats: int) -> dict[str, list[Figures]]:
-    """Each contender sees the machine at all times; when quick, the others run once beside our repetitions."""
-    found: dict[str, list[Figures]] = {contender.name: [] for contender in who}
+def repeat(
+    context: BenchContext, contenders: Sequence[Contender], one: OneRun, repeats: int
+) -> dict[str, list[Figures]]:
+    """Run all contenders alternately, so that all meet the same conditions; when quick, the others only once."""
+    figures_by_contender: dict[str, list[Figures]] = {contender.name: [] for contender in contenders}
     for repetition in range(repeats):
-        for contender in who:
+        for contender in contenders:
             if context.quick and repetition and contender.name != DEFAULT:
                 continue
             figures = one(contender, repetition)
-            found[contender.name].append(figures)
-            said = ", ".join(f"{name} {value:.3g}" for name, value in figures.items())
-            context.note(f"  {contender.name}: {said}")
-    return found
+            figures_by_contender[contender.name].append(figures)
+            text = ", ".join(f"{name} {value:.3g}" for name, value in figures.items())
+            context.note(f"  {contender.name}: {text}")
+    return figures_by_contender
 
 
 def median(runs: Sequence[Figures], name: str) -> float:
@@ -42,7 +44,7 @@ def rows(
     *,
     higher: Sequence[str] = (),
 ) -> Iterator[Row]:
-    """Ours with its verdict, then every contender's median; each with its lowest and highest run."""
+    """Yield every contender's medians, ours with their verdicts, each with its lowest and highest run."""
     for name in next(iter(found.values()))[0]:
         unit = units.get(name, "fraction")
         better: Better = "higher" if name in higher else "lower"

@@ -23,7 +23,7 @@ from flyball.twin.lanes import LaneModel, LaneTwin, percentile_s
 TICK_S = 0.05
 _MOST_EVENTS = 10_000_000
 _STATIC_LIMIT = 200_000
-_LOOK_AT_LANES_S = 0.2  # as the splitter does
+_DELAY_SAMPLE_S = 0.2  # as in the splitter
 
 Weigher = Callable[[float, Sequence[float | None], Sequence[float], float], Sequence[float]]
 """(time, predicted delays, shares now, load) → the shares from now on"""
@@ -52,7 +52,7 @@ def _level(lane: LaneTwin) -> Level:
 
 @dataclass
 class Trace:
-    """Of the lanes, sample by sample."""
+    """Time series of the lanes."""
 
     times_s: list[float] = field(default_factory=list)
     free_bytes: list[list[float]] = field(default_factory=list)
@@ -62,10 +62,10 @@ class Trace:
 
 
 class LaneSimulation:
-    """Lanes fed at a rate by a splitter. `flow` None: no admission control, batches take whatever waits.
+    """Lanes that get events from a splitter at a rate. `flow` None: no admission control, a batch takes all.
 
     `weigh` sets the lanes' shares each second from their predicted delays (policy.LaneDelay). None: round robin.
-    `skip_laggards`: nothing goes to a lane that is far behind, as the splitter has it. `late`: shares are in
+    `skip_laggards`: a lane that is far behind gets no events, as in the splitter. `late`: shares are in
     force one interval after they were decided, as in the event-processing paper.
     """
 
@@ -96,22 +96,22 @@ class LaneSimulation:
             admit = _admit_all if flow is None else _admission(number, flow, levels, self.records.append)
             self.lanes.append(LaneTwin(self.environment, model, admit, rng))
         self._delays = [LaneDelay() for _ in models]
-        self._counted = [0] * len(models)
+        self._batches_read = [0] * len(models)
         self.environment.process(self._feed())
-        self.environment.process(self._look())
-        self.environment.process(self._watch())
+        self.environment.process(self._measure_delays())
+        self.environment.process(self._record())
 
     def run(self, seconds: float) -> None:
-        """Also runs whatever else lives in its environment."""
+        """Advance the virtual time, also for everything else in the same environment."""
         self.environment.run(until=self.environment.now + seconds)
 
     def _feed(self) -> Any:
         carry: Sequence[float] = (0.0,) * len(self.lanes)
-        owed, next_balance_s, decided = 0.0, self._balance_every_s, self.weights
+        due, next_balance_s, decided = 0.0, self._balance_every_s, self.weights
         while True:
-            owed += self.rate * TICK_S
-            events = int(owed)
-            owed -= events
+            due += self.rate * TICK_S
+            events = int(due)
+            due -= events
             shares = self.weights
             if self._spare_laggards:
                 shares = policy.without_laggards(shares, [delay.now_s for delay in self._delays])
@@ -128,17 +128,17 @@ class LaneSimulation:
                 self.weights = before if self._late else decided
             yield self.environment.timeout(TICK_S)
 
-    def _look(self) -> Any:
+    def _measure_delays(self) -> Any:
         while True:
-            yield self.environment.timeout(_LOOK_AT_LANES_S)
+            yield self.environment.timeout(_DELAY_SAMPLE_S)
             for number, lane in enumerate(self.lanes):
                 delay = self._delays[number]
-                for batch in lane.served.batches[self._counted[number] :]:
+                for batch in lane.served.batches[self._batches_read[number] :]:
                     delay = delay.with_batch(self.environment.now, batch.events, batch.seconds)
-                self._counted[number] = len(lane.served.batches)
+                self._batches_read[number] = len(lane.served.batches)
                 self._delays[number] = delay.seen(self.environment.now, lane.backlog + lane.in_flight)
 
-    def _watch(self) -> Any:
+    def _record(self) -> Any:
         while True:
             self.trace.times_s.append(self.environment.now)
             self.trace.free_bytes.append([lane.model.queue_bytes - lane.queued_bytes for lane in self.lanes])
@@ -176,7 +176,7 @@ def lane_balancing(lanes: int) -> Weigher:
     def weigh(
         time_s: float, delays_s: Sequence[float | None], weights: Sequence[float], load: float
     ) -> Sequence[float]:
-        del weights  # the balancer knows what it gave
+        del weights  # the balancer has its own record of them
         state[0] = balancer.step(state[0], time_s, 1.0, delays_s, load)
         return state[0].weights
 
@@ -184,25 +184,25 @@ def lane_balancing(lanes: int) -> Weigher:
 
 
 def p99_s(simulation: LaneSimulation, since_s: float, until_s: float) -> float:
-    """Delay of all events whose results came in that span."""
+    """99th percentile of the delay of all events whose results came in that span."""
     delays = [one for lane in simulation.lanes for one in lane.served.delays_s if since_s <= one[0] < until_s]
     return percentile_s(delays, 0.99)
 
 
-def free_range(records: Sequence[LoopRecord], since_s: float, until_s: float) -> tuple[float, float]:
-    """The least and the largest free space that the loop saw in a span of time, as parts of the reference."""
-    seen = [
+def free_space_range(records: Sequence[LoopRecord], since_s: float, until_s: float) -> tuple[float, float]:
+    """Smallest and largest free space that the loop measured in a span of time, as parts of the reference."""
+    ratios = [
         record.measurement / record.setpoint
         for record in records
         if since_s <= record.time < until_s
         and isinstance(record.measurement, float)
         and isinstance(record.setpoint, float)
     ]
-    return min(seen), max(seen)
+    return min(ratios), max(ratios)
 
 
 def settled_after(records: Sequence[LoopRecord], changed_s: float, until_s: float, band: float) -> int | None:
-    """Intervals from a change on until the free space stays within the band around the reference; None: never."""
+    """Count the intervals after a change until the free space stays within the band; None: never."""
     span = [record for record in records if changed_s <= record.time < until_s]
     outside = [
         number

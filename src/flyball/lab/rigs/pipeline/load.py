@@ -1,4 +1,4 @@
-"""What all cases work on: JSON events of 200 bytes, a lookup table, a pipeline whose filter half of them pass."""
+"""The load of all cases: JSON events of 200 bytes, a lookup table, and a filter that half of them pass."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COLUMNS = "id bigint, kind string, ip string, load double, mem bigint, event_time double, msg string"
-KEPT_ABOVE = 0.5
-KEPT = f"load > {KEPT_ABOVE}"
+THRESHOLD = 0.5
+FILTER = f"load > {THRESHOLD}"
 BODY_BYTES = 200
 INPUT = "events"
-_AT_ONCE = 4096
+_BATCH = 4096
 _PER_SECOND = 20_000
 _DISORDER_S = 0.05
 _REPEATED = 300
 
 
 def bodies(count: int, seed: int, first: int = 0) -> Iterator[bytes]:
-    """Events in rough order of time."""
+    """Generate events, roughly in order of time."""
     rng = random.Random(seed)
     for number in range(first, first + count):
         text = (
@@ -42,12 +42,12 @@ def bodies(count: int, seed: int, first: int = 0) -> Iterator[bytes]:
 
 
 def passes(body: bytes) -> bool:
-    """Whether the pipeline's filter lets an event through."""
-    return float(json.loads(body)["load"]) > KEPT_ABOVE
+    """Whether an event passes the pipeline's filter."""
+    return float(json.loads(body)["load"]) > THRESHOLD
 
 
-def digested(rows: DataFrame) -> DataFrame:
-    """A tier-1 step that is work: each event's message is hashed many times over, some 40 µs of a core."""
+def hash_messages(rows: DataFrame) -> DataFrame:
+    """A tier-1 step that costs some 40 µs of a core: hash each event's message many times over."""
     from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
     digest = F.sha2(F.repeat(F.col("msg"), _REPEATED), 512)
@@ -55,15 +55,15 @@ def digested(rows: DataFrame) -> DataFrame:
 
 
 def fill(url: str, events: Iterable[bytes], log: str = INPUT, *, ends: bool = True) -> None:
-    """Put all events into a log, and say that there are no more."""
+    """Send all events to a log, and then the end of the input."""
 
     async def send() -> None:
         async with await connect(url) as broker:
             await broker.declare(log, "log")
             sender = await broker.sender(log)
             left = iter(events)
-            while together := [Message(body) for body in islice(left, _AT_ONCE)]:
-                await sender.send_batch(together)
+            while batch := [Message(body) for body in islice(left, _BATCH)]:
+                await sender.send_batch(batch)
             if ends:
                 await sender.send_batch([Message(END_OF_INPUT)])
 
@@ -71,7 +71,7 @@ def fill(url: str, events: Iterable[bytes], log: str = INPUT, *, ends: bool = Tr
 
 
 def write_hosts(path: Path) -> None:
-    """The lookup table: a name and a type for each address."""
+    """Write the lookup table: a name and a type for each address."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["address", "host", "type"])
@@ -84,8 +84,10 @@ def write_hosts(path: Path) -> None:
 def config(
     hosts: Path, *, name: str = "results", rules: bool = True, heavy: bool = False, **more: Any
 ) -> PipelineConfig:
-    """Filter, lookup and one rule; every log it writes is named after `name`, so that runs can share a broker.
-    `heavy`: before that, `digested`."""
+    """Configure a filter, a lookup and one rule; logs are named after `name`, so that runs can share a broker.
+
+    `heavy`: hash the messages first.
+    """
     return PipelineConfig.model_validate(
         {
             "columns": COLUMNS,
@@ -97,8 +99,8 @@ def config(
             "alerts": f"{name}-alerts",
             "late": f"{name}-late",
             "tier1": [
-                *([{"call": f"{__name__}:{digested.__name__}"}] if heavy else []),
-                {"keep": KEPT},
+                *([{"call": f"{__name__}:{hash_messages.__name__}"}] if heavy else []),
+                {"keep": FILTER},
                 {"lookup": str(hosts), "on": "ip", "key": "address", "add": "host string, type string"},
             ],
             "rules": [

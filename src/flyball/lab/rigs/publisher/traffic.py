@@ -22,15 +22,15 @@ BODY = bytes(256)
 
 
 class Timed(NamedTuple):
-    """When `publish` was called, seconds after the start, and how long the confirm took from then."""
+    """When `publish` was called, in seconds after the start, and the time from then to the confirm."""
 
-    came_s: float
-    took_s: float
+    called_s: float
+    latency_s: float
 
 
 @contextmanager
-def reached(node: RabbitMqNode, round_trip_s: float) -> Iterator[tuple[str, FaultProxy | None]]:
-    """The node's URL, directly (0) or behind a proxy that adds half the round trip each way."""
+def delayed_url(node: RabbitMqNode, round_trip_s: float) -> Iterator[tuple[str, FaultProxy | None]]:
+    """Yield the node's URL, direct (round trip 0) or through a proxy that adds half the round trip each way."""
     if not round_trip_s:
         yield node.amqp_url, None
         return
@@ -40,7 +40,7 @@ def reached(node: RabbitMqNode, round_trip_s: float) -> Iterator[tuple[str, Faul
 
 @asynccontextmanager
 async def channel(node: RabbitMqNode, **options: Any) -> AsyncIterator[str]:
-    """A fresh queue, deleted at the end."""
+    """Declare a new queue; delete it at the end."""
     name = f"bench.{uuid4().hex}"
     async with await connect(node.amqp_url) as broker:
         await broker.declare(name, **options)
@@ -51,7 +51,7 @@ async def channel(node: RabbitMqNode, **options: Any) -> AsyncIterator[str]:
 
 
 def poisson_s(rate: float, duration_s: float, seed: int) -> list[float]:
-    """Arrival times."""
+    """Draw the arrival times of a Poisson process."""
     rng, times, at_s = random.Random(seed), [], 0.0
     while (at_s := at_s + rng.expovariate(rate)) < duration_s:
         times.append(at_s)
@@ -63,25 +63,25 @@ async def offer(
 ) -> list[Timed]:
     """Publish at these times, whatever the publisher does meanwhile, and wait for all confirms.
 
-    What the publisher drops has no time.
+    Dropped messages are not in the result.
     """
-    found: list[Timed] = []
+    timed: list[Timed] = []
     start_s = time.perf_counter()
 
-    async def one() -> None:
+    async def publish_one() -> None:
         called_s = time.perf_counter()
         handle = await publisher.publish(body, urgency=urgency)
         with suppress(Dropped):
             await handle.wait_confirmed()
-            found.append(Timed(called_s - start_s, time.perf_counter() - called_s))
+            timed.append(Timed(called_s - start_s, time.perf_counter() - called_s))
 
     async with asyncio.TaskGroup() as group:
         for at_s in times_s:
             wait_s = start_s + at_s - time.perf_counter()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            group.create_task(one())
-    return sorted(found)
+            group.create_task(publish_one())
+    return sorted(timed)
 
 
 async def latencies_s(
@@ -94,9 +94,9 @@ async def latencies_s(
     batch: int = 1,
     skip_s: float = 0.5,
 ) -> list[float]:
-    """Latencies of a fresh publisher with a durable outbox; the first `skip_s` are left out."""
+    """Measure the latencies of a new publisher with a durable outbox, without the first `skip_s`."""
     async with channel(node) as name:
         outbox = folder / f"{uuid4().hex}.db"
         async with Publisher(url, channel=name, outbox=outbox, controller=controller, batch=batch) as publisher:
-            found = await offer(publisher, times_s)
-    return [one.took_s for one in found if one.came_s >= skip_s]
+            timed = await offer(publisher, times_s)
+    return [one.latency_s for one in timed if one.called_s >= skip_s]
