@@ -83,7 +83,7 @@ def gains_document(gains: AnyGains | None) -> dict[str, Any] | None:
     return {"kp": None, "ki": gains.ki, "kd": None, "ky": gains.ky, "ku": gains.ku}
 
 
-def document(certificate: Certificate) -> dict[str, Any]:
+def document(certificate: Certificate, nearest: AnyGains | None = None) -> dict[str, Any]:
     """The certificate as JSON; numbers that do not exist, or are infinite, are null."""
     plant, region = certificate.plant, certificate.robustness
     return {
@@ -112,7 +112,7 @@ def document(certificate: Certificate) -> dict[str, Any]:
             "stable_fraction": region.stable_fraction,
             "worst_radius": region.worst_radius,
         },
-        "nearest": gains_document(certificate.nearest),
+        "nearest": gains_document(nearest),
     }
 
 
@@ -120,7 +120,7 @@ def _single(values: Sequence[float]) -> float | Sequence[float]:
     return values[0] if len(values) == 1 else values
 
 
-def readable(certificate: Certificate) -> str:
+def readable(certificate: Certificate, nearest: AnyGains | None = None) -> str:
     """The verdict and its reason, then the figures."""
     rows: list[tuple[str, object, str]] = [
         *((name, value, "") for name, value in _flat(gains_document(certificate.gains))),
@@ -147,8 +147,8 @@ def readable(certificate: Certificate) -> str:
         for pole in certificate.poles
     )
     text = f"{certificate.verdict}: {certificate.reason}\n\n{table(_as_text(rows))}\npoles: {poles}"
-    if certificate.nearest is not None:
-        offer = ", ".join(f"{name}={value:.4g}" for name, value in _flat(gains_document(certificate.nearest)))
+    if nearest is not None:
+        offer = ", ".join(f"{name}={value:.4g}" for name, value in _flat(gains_document(nearest)))
         text += f"\nnearest gains that pass: {offer}"
     return text
 

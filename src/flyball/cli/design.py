@@ -89,7 +89,7 @@ def _refuse(refused: FragileDesign | UnstableDesign, json: bool) -> None:
     """Nothing to act on: the reason and what was found instead, but no gains."""
     note(f"flyball: {refused}" + (" (--allow-fragile)" if refused.certificate.verdict == "fragile" else ""))
     if json:
-        print_json({**document(refused.certificate), "gains": None, "reason": str(refused)})
+        print_json({**document(refused.certificate, refused.nearest), "gains": None, "reason": str(refused)})
 
 
 def _pole(text: str) -> complex:

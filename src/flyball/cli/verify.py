@@ -61,16 +61,18 @@ def command(
     )
     matrix = None if covariance is None else _covariance(covariance)
     check_plot_path(plot)
+    from flyball.control.design.nearest import suggest
     from flyball.control.verification.verify import verify
 
-    certificate = verify(plant, gains, covariance=matrix, suggest=True)
+    certificate = verify(plant, gains, covariance=matrix)
+    nearest = None if certificate.accepted else suggest(plant, gains, covariance=matrix)
     if plot is not None:
         draw(certificate, plot)
         note(f"picture saved in {plot}")
     if json:
-        print_json({**document(certificate), "controller": kind_from(controller)})
+        print_json({**document(certificate, nearest), "controller": kind_from(controller)})
     else:
-        typer.echo(readable(certificate))
+        typer.echo(readable(certificate, nearest))
     raise typer.Exit(EXIT[certificate.verdict])
 
 

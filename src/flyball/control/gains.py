@@ -153,3 +153,11 @@ def _pad(coefficients: Array, length: int) -> Array:
 
 
 AnyGains: TypeAlias = Gains | StateGains
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixGains:
+    """State feedback with several commands: u(k) = −K·x(k) + Ki·Σe; without integral action Ki has no columns."""
+
+    K: Array
+    Ki: Array

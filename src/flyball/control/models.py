@@ -1,12 +1,12 @@
-"""What a plant looks like to a controller.
+"""Models of plants.
 
-`Arx` is the everyday model: one knob, one sensor, an input delay of D samples and a constant offset c::
+`Arx` is the usual model: one command, one measurement, an input delay of D samples and a constant offset c::
 
     y(k+1) = a₁·y(k) + … + aₙ·y(k−n+1) + b₁·u(k−D) + … + bₘ·u(k−D−m+1) + c
 
 so its transfer function from u to y is (b₁ + … + bₘ·z^(1−m)) · z^(−D) / (z − a₁ − … − aₙ·z^(1−n)).
-D = 0 means that a command given at sample k is seen at sample k+1. `StateSpace` holds plants with several
-knobs or sensors.
+D = 0 means that a command sent at sample k is seen at sample k+1. `StateSpace` is for plants with
+several commands or measurements.
 """
 
 from __future__ import annotations
@@ -41,13 +41,11 @@ class Arx:
 
     def __post_init__(self) -> None:
         if not self.a or not self.b:
-            raise InvalidValue("an ARX model needs at least one a and one b coefficient")
+            raise InvalidValue(f"a and b must each have at least one coefficient, got a={self.a}, b={self.b}")
         if not all(math.isfinite(x) for x in (*self.a, *self.b, self.offset)):
-            raise InvalidValue(
-                f"an ARX model needs finite coefficients, got a={self.a}, b={self.b}, c={self.offset}"
-            )
+            raise InvalidValue(f"coefficients must be finite, got a={self.a}, b={self.b}, offset={self.offset}")
         if self.delay < 0:
-            raise InvalidValue(f"the input delay is a number of samples from 0, got {self.delay}")
+            raise InvalidValue(f"delay must be a number of samples >= 0, got {self.delay}")
 
     @property
     def order(self) -> int:
@@ -108,7 +106,7 @@ class Arx:
 
 
 def first_order(a: float, b: float, delay: int = 0, offset: float = 0.0) -> Arx:
-    """The everyday model y(k+1) = a·y(k) + b·u(k−delay) + offset."""
+    """The usual model y(k+1) = a·y(k) + b·u(k−delay) + offset."""
     return Arx((float(a),), (float(b),), int(delay), float(offset))
 
 
@@ -161,3 +159,17 @@ class StateSpace:
             x = self.A @ x + self.B @ row
             out[k] = self.C @ x
         return out
+
+
+def add_error_sums(model: StateSpace, integral: bool = True) -> tuple[Array, Array]:
+    """A and B of the model with the sums of errors σ as further states; `integral` False: of the model as it is.
+
+    The error of the new sample is included, as in every controller here: σ(k+1) = σ(k) + r − C·x(k+1), so that::
+
+        [x; σ](k+1) = [[A, 0], [−C·A, I]]·[x; σ] + [B; −C·B]·u
+    """
+    if not integral:
+        return model.A, model.B
+    n, p = model.states, model.outputs
+    A = np.block([[model.A, np.zeros((n, p))], [-model.C @ model.A, np.eye(p)]])
+    return A, np.vstack([model.B, -model.C @ model.B])

@@ -8,6 +8,7 @@ from flyball.control.controllers.p import P
 from flyball.control.controllers.pi import Pi
 from flyball.control.controllers.pid import Pid
 from flyball.control.controllers.state_feedback import StateFeedback
+from flyball.control.design.nearest import suggest
 from flyball.control.gains import AnyGains, Gains, StateGains
 from flyball.control.models import Arx
 from flyball.control.step import Controller
@@ -20,12 +21,13 @@ def check_before_acting(name: str, controller: Controller[Any], model: Arx, *, a
     gains = gains_of(controller)
     if gains is None:
         return
-    certificate = verify(model, gains, suggest=True)
+    certificate = verify(model, gains)
     if certificate.verdict == "unstable" or (certificate.verdict == "fragile" and not allow_fragile):
-        nearest = f"; the nearest gains that pass: {certificate.nearest}" if certificate.nearest else ""
+        nearest = suggest(model, gains)
+        offer = f"; the nearest gains that pass: {nearest}" if nearest else ""
         allow = " (allow_fragile=True lets it act)" if certificate.verdict == "fragile" else ""
         raise InvalidValue(
-            f"loop {name!r} with {controller} is {certificate.verdict}: {certificate.reason}{allow}{nearest}"
+            f"loop {name!r} with {controller} is {certificate.verdict}: {certificate.reason}{allow}{offer}"
         )
 
 

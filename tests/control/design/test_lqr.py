@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import control
-from flyball.control.design.lqr import extended, lqr
-from flyball.control.models import StateSpace, first_order
+from flyball.control.design.lqr import lqr
+from flyball.control.models import StateSpace, add_error_sums, first_order
 from flyball.errors import InvalidValue
 
 
@@ -39,7 +39,7 @@ def test_integral_action_leaves_no_steady_error_under_a_constant_load() -> None:
 def test_the_poles_are_those_of_the_extended_model() -> None:
     model = first_order(0.8, 2.0, delay=2).to_state_space()
     found = lqr(model, Q=np.diag([0.0, 0.0, 4.0]), R=1.0, integral=0.1)
-    A, B = extended(model, True)
+    A, B = add_error_sums(model, True)
     closed = A - B @ np.hstack([found.gains.K, -found.gains.Ki])
     assert np.allclose(sorted(np.abs(np.linalg.eigvals(closed))), sorted(np.abs(found.poles)))
     assert np.abs(found.poles).max() < 1.0
@@ -48,7 +48,7 @@ def test_the_poles_are_those_of_the_extended_model() -> None:
 def test_the_mean_of_lanes_is_refused_as_uncontrollable() -> None:
     """Two integrating lanes, one knob that moves load between them: their mean drifts whatever the knob does."""
     model = StateSpace(np.eye(2), np.array([[1.0], [-1.0]]), np.array([[1.0, -1.0]]))
-    with pytest.raises(InvalidValue, match="no knob moves the mode at 1 "):
+    with pytest.raises(InvalidValue, match="no command moves the mode at 1 "):
         lqr(model, Q=1.0, R=1.0)
 
 
@@ -67,5 +67,5 @@ def test_bad_weights_are_one_sentence(q: object, r: float, integral: None, messa
 
 def test_more_outputs_than_knobs_cannot_all_be_held() -> None:
     model = StateSpace(np.diag([0.5, 0.6]), np.ones((2, 1)), np.eye(2))
-    with pytest.raises(InvalidValue, match="1 knobs cannot hold 2 outputs"):
+    with pytest.raises(InvalidValue, match="1 commands cannot hold 2 outputs"):
         lqr(model, 1.0, 1.0, integral=1.0)

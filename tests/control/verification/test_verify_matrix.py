@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flyball.control.design.lqr import MatrixGains, extended, lqr
-from flyball.control.models import StateSpace, first_order
+from flyball.control.design.lqr import lqr
+from flyball.control.gains import MatrixGains
+from flyball.control.models import StateSpace, add_error_sums, first_order
 from flyball.control.verification.verify import verify
 from flyball.control.verification.verify_matrix import verify_matrix
 
@@ -38,7 +39,7 @@ def test_every_knob_may_be_off_by_the_gain_margin(seed: int) -> None:
     found = verify_matrix(model, design.gains)
     assert found.gain_margin is not None
     assert found.gain_margin > 1.0
-    E, B = extended(model, True)
+    E, B = add_error_sums(model, True)
     K = np.hstack([design.gains.K, -design.gains.Ki])
     for one in np.linspace(1.0 / found.gain_margin, found.gain_margin, 7):
         for two in np.linspace(1.0 / found.gain_margin, found.gain_margin, 7):

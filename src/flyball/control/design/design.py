@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flyball.control.design.explanations import NAMES, fragile_offer, refusal
+from flyball.control.design.nearest import suggest
 from flyball.control.design.placement import place
 from flyball.control.design.specification import Specification, Task, candidates, overshoots, second_best, settles
 from flyball.control.gains import AnyGains, Kind, StateGains
@@ -31,17 +32,21 @@ class ImpossibleSpecification(FlyballError, ValueError):
 class UnstableDesign(ImpossibleSpecification):
     """The specified poles give an unstable loop."""
 
-    def __init__(self, message: str, certificate: Certificate) -> None:
+    def __init__(self, message: str, certificate: Certificate, nearest: AnyGains | None = None) -> None:
         super().__init__(message)
         self.certificate = certificate
+        self.nearest = nearest
+        """The nearest gains that are accepted, where they were searched for and found."""
 
 
 class FragileDesign(ImpossibleSpecification):
     """Only a fragile loop meets the specification, and `allow_fragile` was not set."""
 
-    def __init__(self, message: str, certificate: Certificate) -> None:
+    def __init__(self, message: str, certificate: Certificate, nearest: AnyGains | None = None) -> None:
         super().__init__(message)
         self.certificate = certificate
+        self.nearest = nearest
+        """The nearest gains that are accepted, where they were searched for and found."""
 
 
 @dataclass(frozen=True)
@@ -115,13 +120,16 @@ def _by_poles(task: Task, poles: list[complex], allow_fragile: bool) -> Design:
     certificate = task.check(gains)
     if certificate.accepted or (certificate.verdict == "fragile" and allow_fragile):
         return _result(task, certificate, Specification(poles=tuple(poles)))
-    certificate = task.check(gains, suggest=True)
-    offer = f"; the nearest gains that pass: {show(certificate.nearest)}" if certificate.nearest else ""
+    nearest = suggest(task.plant, certificate.gains)
+    offer = f"; the nearest gains that pass: {show(nearest)}" if nearest else ""
     if certificate.verdict == "unstable":
-        raise UnstableDesign(f"these poles give an unstable loop: {certificate.reason}{offer}", certificate)
+        raise UnstableDesign(
+            f"these poles give an unstable loop: {certificate.reason}{offer}", certificate, nearest
+        )
     raise FragileDesign(
         f"these poles give a fragile loop: {certificate.reason}{offer}; allow_fragile permits it",
         certificate,
+        nearest,
     )
 
 

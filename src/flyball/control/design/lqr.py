@@ -1,13 +1,9 @@
-"""LQR with integral action, for loops with several knobs or sensors.
+"""LQR with integral action, for loops with several commands or measurements.
 
-The model is extended by the sum of the errors, with the error of the new sample included as in every law here:
-σ(k+1) = σ(k) + r − C·x(k+1), so that::
-
-    [x; σ](k+1) = [[A, 0], [−C·A, I]]·[x; σ] + [B; −C·B]·u        u = −K·x + Ki·σ
-
-and the gains minimise Σ xᵀQx + σᵀWσ + uᵀRu, by the discrete algebraic Riccati equation. A sum of errors can be
-driven to zero for at most as many outputs as there are knobs, and not at all for an output that no knob moves:
-such a model is refused. For load balancing that is the mean of all lanes; `lanes` builds the model without it.
+The model gets the sums of the errors as further states (`models.add_error_sums`), so that u = −K·x + Ki·σ, and the
+gains minimise Σ xᵀQx + σᵀWσ + uᵀRu, by the discrete algebraic Riccati equation. A sum of errors can be driven to
+zero for at most as many outputs as there are commands, and not at all for an output that no command moves: such a
+model is refused. For load balancing that is the mean of all lanes; `lane_balance` builds the model without it.
 """
 
 from __future__ import annotations
@@ -18,16 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import solve_discrete_are
 
-from flyball.control.models import Array, StateSpace
+from flyball.control.gains import MatrixGains
+from flyball.control.models import Array, StateSpace, add_error_sums
 from flyball.errors import InvalidValue
-
-
-@dataclass(frozen=True, eq=False)
-class MatrixGains:
-    """u(k) = −K·x(k) + Ki·Σe; Ki has no columns where there is no integral action."""
-
-    K: Array
-    Ki: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,22 +29,13 @@ class LqrDesign:
     cost: Array
 
 
-def extended(model: StateSpace, integral: bool) -> tuple[Array, Array]:
-    """A and B with the sums of errors as further states."""
-    if not integral:
-        return model.A, model.B
-    n, p = model.states, model.outputs
-    A = np.block([[model.A, np.zeros((n, p))], [-model.C @ model.A, np.eye(p)]])
-    return A, np.vstack([model.B, -model.C @ model.B])
-
-
 def lqr(
     model: StateSpace,
     Q: npt.ArrayLike,
     R: npt.ArrayLike,
     integral: npt.ArrayLike | None = None,
 ) -> LqrDesign:
-    """The gains that minimise the quadratic cost; numbers stand for multiples of the identity.
+    """Compute the gains that minimise the quadratic cost; numbers stand for multiples of the identity.
 
     `integral` is the weight on the sums of errors (a number, one per output, or a matrix); None: no such action.
 
@@ -68,12 +48,12 @@ def lqr(
     weight_u = _weight("R", R, model.inputs)
     if np.linalg.eigvalsh(weight_u).min() <= 0.0:
         raise InvalidValue("the weight R on the commands must be positive in every direction")
-    A, B = extended(model, integral is not None)
+    A, B = add_error_sums(model, integral is not None)
     weight = weight_x
     if integral is not None:
         if model.outputs > model.inputs:
             raise InvalidValue(
-                f"{model.inputs} knobs cannot hold {model.outputs} outputs without steady error:"
+                f"{model.inputs} commands cannot hold {model.outputs} outputs without steady error:"
                 " leave outputs out, or leave the integral action out"
             )
         weight_i = _weight("integral", integral, model.outputs)
@@ -109,7 +89,7 @@ def _weight(name: str, given: npt.ArrayLike, size: int) -> Array:
 
 
 def _refuse_uncontrollable(A: Array, B: Array) -> None:
-    """Each mode on or outside the unit circle needs a knob: [λI − A, B] of full rank (Hautus)."""
+    """Each mode on or outside the unit circle needs a command: [λI − A, B] of full rank (Hautus)."""
     for mode in np.linalg.eigvals(A):
         if abs(mode) < 1.0 - 1e-9:
             continue
@@ -117,6 +97,6 @@ def _refuse_uncontrollable(A: Array, B: Array) -> None:
         values = np.linalg.svd(np.hstack([mode * np.eye(A.shape[0]) - A, scaled]), compute_uv=False)
         if values[-1] < 1e-9:
             raise InvalidValue(
-                f"no knob moves the mode at {mode.real:.3g} (the mean of balanced lanes is such a mode): take it"
+                f"no command moves the mode at {mode.real:.3g} (the mean of balanced lanes is one): take it"
                 " out of the model, as flyball.control.design.lane_balance does"
             )

@@ -1,4 +1,4 @@
-"""The nearest gains that pass, for gains that do not: what a refusal offers instead."""
+"""The nearest gains that verification accepts, for gains that it does not: what a refusal offers instead."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from flyball.control.design.placement import pair_of, place
 from flyball.control.design.search import Demand, GainSearch
 from flyball.control.gains import AnyGains, StateGains
 from flyball.control.models import Arx
 from flyball.control.polynomials import closed_loop, radii
+from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 
 # Slower and slower state feedback, in samples, and how far the poles beside the pair are pulled in.
@@ -20,8 +22,21 @@ _REST = (0.0, 0.3, 0.6)
 _PACES = (0.9, 0.95, 0.98, 0.995, 1.0)  # pole radii: settled in 38, 78, 198, 798 samples
 
 
-def nearest_gains(plant: Arx, gains: AnyGains, passes: Callable[[AnyGains], bool]) -> AnyGains | None:
-    """Gains of the same kind that pass, as near as the search finds, or None."""
+def suggest(
+    plant: Arx, gains: AnyGains, *, covariance: npt.ArrayLike | None = None, confidence: float = 0.95
+) -> AnyGains | None:
+    """Suggest gains of the same kind that `verify` accepts, as near as the search finds; None where it finds none.
+
+    >>> from flyball.control.gains import Gains
+    >>> from flyball.control.models import first_order
+    >>> plant = first_order(0.985, -134.0)
+    >>> verify(plant, suggest(plant, Gains(-0.00614, 0.02168))).verdict
+    'accepted'
+    """
+
+    def passes(candidate: AnyGains) -> bool:
+        return verify(plant, candidate, covariance=covariance, confidence=confidence).accepted
+
     if isinstance(gains, StateGains):
         return _slower_state(plant, passes)
     if not any(plant.b):

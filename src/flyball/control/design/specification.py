@@ -41,10 +41,10 @@ class Task:
     derivative_filter: float = 0.0
     feed_forward: float = 0.0
 
-    def check(self, gains: AnyGains, *, suggest: bool = False) -> Certificate:
+    def check(self, gains: AnyGains) -> Certificate:
         if isinstance(gains, Gains):
             gains = replace(gains, feed_forward=self.feed_forward)
-        return verify(self.plant, gains, suggest=suggest)
+        return verify(self.plant, gains)
 
     def search(self, demand: Demand, preference: Preference, *, polish: bool = False) -> Gains | None:
         search = GainSearch(self.plant, self.controller, self.derivative_filter, self.feed_forward)

@@ -19,7 +19,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from flyball.control.design.nearest import nearest_gains
 from flyball.control.gains import AnyGains, Kind
 from flyball.control.models import Arx
 from flyball.control.polynomials import closed_loop
@@ -40,7 +39,6 @@ class Certificate:
     settling_step  samples until the response to a step of the setpoint stays within 2 % (simulated exactly)
     overshoot, steady_state_error  of that response, as fractions of the step
     delay_margin   dead time, in samples, that the loop bears in addition to the model's
-    nearest        the nearest gains that would be accepted; only looked for on request
     """
 
     verdict: Verdict
@@ -61,7 +59,6 @@ class Certificate:
     overshoot: float | None
     steady_state_error: float | None
     robustness: Robustness | None = None
-    nearest: AnyGains | None = None
     method: Method = "proven"
 
     @property
@@ -75,9 +72,8 @@ def verify(
     *,
     covariance: npt.ArrayLike | None = None,
     confidence: float = 0.95,
-    suggest: bool = False,
 ) -> Certificate:
-    """Judge gains on a plant; `suggest` also looks for the nearest gains that would be accepted.
+    """Judge gains on a plant; with the `covariance` of a and b, on the models of the confidence region, too.
 
     >>> from flyball.control.gains import Gains
     >>> from flyball.control.models import first_order
@@ -98,11 +94,6 @@ def verify(
         verdict, reason = _unstable(poles)
     else:
         verdict, reason = _judged(found, region)
-    nearest = None
-    if suggest and verdict != "accepted":
-        nearest = nearest_gains(
-            plant, gains, lambda other: verify(plant, other, covariance=covariance, confidence=confidence).accepted
-        )
     return Certificate(
         verdict=verdict,
         reason=reason,
@@ -122,7 +113,6 @@ def verify(
         overshoot=None if response is None else response.overshoot,
         steady_state_error=None if response is None else response.steady_state_error,
         robustness=region,
-        nearest=nearest,
     )
 
 

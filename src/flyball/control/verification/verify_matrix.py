@@ -1,8 +1,8 @@
-"""Verification of loops with several knobs: poles, sensitivity peak and disk margin, cut at the knobs.
+"""Verification of loops with several commands: poles, sensitivity peak and disk margin, cut at the actuators.
 
-One margin at a time means little when several knobs can be off together. With S = (I + L)⁻¹ and T = I − S, the
-disk margin α = 2 / max σ̄(S − T) covers all of them at once: the loop stays stable when every knob's gain is
-off by any factor between (2 − α)/(2 + α) and (2 + α)/(2 − α), or its phase by up to 2·arctan(α/2), each knob
+One margin at a time means little when several actuators can be off together. With S = (I + L)⁻¹ and T = I − S, the
+disk margin α = 2 / max σ̄(S − T) covers all of them at once: the loop stays stable when every actuator's gain is
+off by any factor between (2 − α)/(2 + α) and (2 + α)/(2 − α), or its phase by up to 2·arctan(α/2), each actuator
 differently. σ̄ is the largest singular value; the sensitivity peak is max σ̄(S).
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flyball.control.design.lqr import MatrixGains, extended
-from flyball.control.models import StateSpace
+from flyball.control.gains import MatrixGains
+from flyball.control.models import StateSpace, add_error_sums
 from flyball.control.verification.response import settling_from_radius
 from flyball.control.verification.verify import Method, Verdict, shortcomings
 from flyball.errors import InvalidValue
@@ -25,7 +25,7 @@ _FREQUENCIES = np.concatenate([np.geomspace(1e-4, 0.05, 60), np.linspace(0.055, 
 
 @dataclass(frozen=True)
 class MatrixCertificate:
-    """What is known about a loop with several knobs; margins hold for all knobs at once, None when unstable."""
+    """What is known about a loop with several commands; margins hold for all at once, None when unstable."""
 
     verdict: Verdict
     reason: str
@@ -47,18 +47,17 @@ class MatrixCertificate:
 def verify_matrix(model: StateSpace, gains: MatrixGains) -> MatrixCertificate:
     """Judge state feedback with integral action by the same limits as a single loop.
 
-    >>> from flyball.control.design.lane_balance import balance
     >>> from flyball.control.models import first_order
-    >>> found = balance(3, first_order(0.6, 2.5, delay=1)).design
-    >>> verify_matrix(found.model, found.gains).verdict
+    >>> gains = MatrixGains(K=np.array([[0.3]]), Ki=np.array([[0.2]]))
+    >>> verify_matrix(first_order(0.6, 1.0).to_state_space(), gains).verdict
     'accepted'
     """
     integral = gains.Ki.size > 0
-    A, B = extended(model, integral)
+    A, B = add_error_sums(model, integral)
     K = np.hstack([gains.K, -gains.Ki]) if integral else gains.K
     if K.shape != (B.shape[1], A.shape[0]):
         raise InvalidValue(
-            f"gains of shape {K.shape} do not fit a model of {A.shape[0]} states, {B.shape[1]} knobs"
+            f"gains of shape {K.shape} do not fit a model of {A.shape[0]} states, {B.shape[1]} commands"
         )
     poles = np.linalg.eigvals(A - B @ K)
     radius = float(np.abs(poles).max())
@@ -82,7 +81,7 @@ def verify_matrix(model: StateSpace, gains: MatrixGains) -> MatrixCertificate:
     reason = (
         "stable, but " + " and ".join(lacking)
         if lacking
-        else f"stable with gain margin {grow:.3g} and phase margin {phase:.3g}° for all knobs at once, and"
+        else f"stable with gain margin {grow:.3g} and phase margin {phase:.3g}° for all commands at once, and"
         f" sensitivity peak {peak:.3g}"
     )
     return MatrixCertificate(
