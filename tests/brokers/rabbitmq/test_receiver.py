@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flyball.brokers import Broker, Message, connect
-from flyball.brokers.rabbitmq.returning import Returnable, may_return
+from flyball.brokers.rabbitmq.policy import may_return
 from flyball.errors import InvalidValue
 from flyball.servers.rabbitmq import RabbitMqNode
 
@@ -48,11 +48,11 @@ async def quorum(
 
 
 def test_a_message_goes_back_at_most_once_and_never_near_its_limit() -> None:
-    assert may_return(Returnable(False, 1))
-    assert not may_return(Returnable(True, 2))
-    assert not may_return(Returnable(False, 4, delivery_limit=5))
-    assert may_return(Returnable(False, 1, delivery_limit=3))
-    assert may_return(Returnable(True, None))  # a queue that does not count
+    assert may_return(redelivered=False, attempt=1)
+    assert not may_return(redelivered=True, attempt=2)
+    assert not may_return(redelivered=False, attempt=4, limit=5)
+    assert may_return(redelivered=False, attempt=1, limit=3)
+    assert may_return(redelivered=True)  # a queue that does not count
 
 
 @pytest.mark.parametrize("seed", [3])
@@ -179,7 +179,15 @@ def test_large_messages_on_their_way_while_consumers_change_do_not_come_back(rab
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("options", [{"delivery_limit": 3}, {"queue_type": "quorum", "delivery_limit": 0}])
-def test_a_limit_that_cannot_be_is_refused(rabbitmq: RabbitMqNode, options: dict[str, object]) -> None:
-    with pytest.raises(InvalidValue, match="1 or more and goes with queue_type=quorum"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delivery_limit": 3}, "needs queue_type=quorum"),
+        ({"queue_type": "quorum", "delivery_limit": 0}, "must be an integer >= 1, got 0"),
+    ],
+)
+def test_an_invalid_delivery_limit_is_refused(
+    rabbitmq: RabbitMqNode, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidValue, match=message):
         asyncio.run(connect(_url(rabbitmq, **options)))

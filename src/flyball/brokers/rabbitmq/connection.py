@@ -10,70 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
-import pika
-from pika.exceptions import (
-    AMQPError,
-    AuthenticationError,
-    ChannelClosed,
-    ConnectionClosed,
-    IncompatibleProtocolError,
-    ProbableAccessDeniedError,
-    ProbableAuthenticationError,
-)
+from pika.exceptions import AMQPError
 
 from flyball.backoff import delays_s
-from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such_channel
+from flyball.brokers.port import Unreachable
+from flyball.brokers.rabbitmq.config import RabbitSettings
+from flyball.brokers.rabbitmq.errors import connection_error
 from flyball.brokers.rabbitmq.wire_in import DeliveringConnection
-from flyball.brokers.url import BrokerUrl
-from flyball.errors import InvalidValue
 
 # Without a handler Python prints warnings of libraries; ours are exceptions, theirs belong to whoever asks.
 logging.getLogger("pika").addHandler(logging.NullHandler())
 
 _TICKS = 10  # looks per time-out
 _ANSWER_S = 15.0  # the longest an answer may take from a server that is otherwise alive
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the URL's options say about connections."""
-
-    parameters: pika.ConnectionParameters
-    shown: str
-    """The URL without its password."""
-    silence_s: float
-    reconnect_s: float
-
-    @classmethod
-    def of(cls, url: BrokerUrl) -> Settings:
-        host, port = url.hosts[0] if url.hosts else ("localhost", None)
-        secure = url.scheme == "amqps"
-        options = {name: url.options[name] for name in ("ca_file", "cert_file", "key_file") if name in url.options}
-        if options and not secure:
-            raise InvalidValue(f"{', '.join(options)} in {url} need TLS: begin the URL with amqps://")
-        vhost = url.path[1:] or "/"
-        parameters = pika.ConnectionParameters(
-            host=host,
-            port=port or (5671 if secure else 5672),
-            virtual_host=vhost,
-            credentials=pika.PlainCredentials(
-                url.user or "guest", url.password or "guest", erase_on_connect=False
-            ),
-            heartbeat=url.integer("heartbeat_s", 10),
-            ssl_options=pika.SSLOptions(url.tls_context(), host) if secure else None,
-            connection_attempts=1,
-            socket_timeout=5,
-            stack_timeout=10,
-            client_properties={"connection_name": "flyball"},
-        )
-        return cls(parameters, str(url), url.number("silence_s", 1.0), url.number("reconnect_s", 30.0))
 
 
 class OpenChannel:
@@ -132,7 +86,7 @@ class OpenChannel:
 class Link:
     """A connection by what it is for. `open` may be called at any time and does nothing while it is up."""
 
-    def __init__(self, settings: Settings, patience: int) -> None:
+    def __init__(self, settings: RabbitSettings, patience: int) -> None:
         self._settings = settings
         self._patience = patience  # of how many silences an unanswered question makes the end
         self._connection: Any = None
@@ -173,7 +127,7 @@ class Link:
             waits = delays_s(1000)
             while not self.is_open:
                 if self._closing:
-                    raise Unreachable(f"{self._settings.shown} was closed here: open it again")
+                    raise Unreachable(f"{self._settings.display_url} was closed here: open it again")
                 try:
                     await self._connect()
                 except Unreachable:
@@ -186,7 +140,7 @@ class Link:
 
         def failed(_connection: Any, error: BaseException) -> None:
             if not future.done():
-                future.set_exception(refusal(error, self._settings))
+                future.set_exception(connection_error(error, self._settings))
 
         connection = DeliveringConnection(
             self._settings.parameters,
@@ -213,7 +167,9 @@ class Link:
             )
             return OpenChannel(await asyncio.wait_for(future, _ANSWER_S))
         except (AMQPError, TimeoutError) as error:
-            raise Unreachable(f"{self._settings.shown} did not open a channel: {error!r}; try again") from None
+            raise Unreachable(
+                f"{self._settings.display_url} did not open a channel: {error!r}; try again"
+            ) from None
 
     async def _watch(self, connection: Any) -> None:
         tick_s = self._settings.silence_s / _TICKS
@@ -242,7 +198,7 @@ class Link:
         if connection is None:
             return
         # The public close() would wait for an answer; this is the call that it ends in.
-        connection._terminate_stream(Unreachable(f"{self._settings.shown} fell silent"))
+        connection._terminate_stream(Unreachable(f"{self._settings.display_url} fell silent"))
         self._lost(connection, Unreachable("silent"))
 
     def _lost(self, connection: Any, _error: BaseException) -> None:
@@ -268,53 +224,3 @@ class Link:
             await asyncio.wait_for(closed.wait(), 5.0)
         except TimeoutError:
             connection._terminate_stream(Unreachable("silent"))
-
-
-def refusal(error: BaseException, settings: Settings) -> BrokerError:
-    """What a failed connection means for a user: wrong password, wrong virtual host, nobody there."""
-    found = list(_causes(error))
-    vhost = settings.parameters.virtual_host
-    for cause in found:
-        code = cause.reply_code if isinstance(cause, ConnectionClosed) else None
-        if isinstance(cause, ProbableAuthenticationError | AuthenticationError) or code == 403:
-            return LoginRefused(f"{settings.shown} refused the login: check user and password")
-        if isinstance(cause, ProbableAccessDeniedError) or code == 530:
-            return LoginRefused(
-                f"{settings.shown} has no virtual host {vhost!r} for this user: "
-                "name another one after the host, or have it created"
-            )
-        if isinstance(cause, IncompatibleProtocolError):
-            return Unreachable(f"what answers at {settings.shown} does not speak AMQP: check the port")
-        if isinstance(cause, ssl.SSLError):
-            return Unreachable(
-                f"no TLS connection to {settings.shown}: {cause.reason or cause}; check port and ca_file"
-            )
-    deepest = found[-1]
-    words = deepest.strerror if isinstance(deepest, OSError) and deepest.strerror else repr(deepest)
-    return Unreachable(f"{settings.shown} does not answer ({words}): check host and port and that the server runs")
-
-
-def _causes(error: BaseException) -> list[BaseException]:
-    """An error and what pika wrapped into it, outermost first."""
-    found: list[BaseException] = []
-    todo: list[BaseException] = [error]
-    while todo and len(found) < 50:
-        one = todo.pop(0)
-        found.append(one)
-        inner = [*getattr(one, "exceptions", ()), getattr(one, "exception", None), one.__cause__, *one.args]
-        todo += [item for item in inner if isinstance(item, BaseException) and item not in found]
-    return found
-
-
-def channel_error(error: BaseException, channel: str, shown: str) -> BrokerError | InvalidValue:
-    """What a failed call on a channel means for a user."""
-    if isinstance(error, BrokerError):
-        return error
-    if isinstance(error, ChannelClosed):
-        code, text = error.reply_code, " ".join(str(error.reply_text).split())
-        if code == 404:
-            return no_such_channel("queue", channel, f"on {shown}")
-        if code == 403:
-            return LoginRefused(f"{shown} does not allow this on {channel!r}: {text}")
-        return InvalidValue(f"{shown} refused this on {channel!r}: {text}")
-    return Unreachable(f"the connection to {shown} was lost while it was asked about {channel!r}: {error!r}")

@@ -12,22 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 from flyball.brokers.port import LoginRefused, Unreachable
+from flyball.brokers.rabbitmq.policy import DeliveryCounting
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
 
 _DEFAULT_LIMIT = 20  # of quorum queues since version 4
-
-
-@dataclass(frozen=True, slots=True)
-class Counting:
-    """Whether a queue counts deliveries, and after how many that failed it drops a message (None: never).
-
-    `known` False: there may be a limit that was not told yet.
-    """
-
-    counts: bool
-    limit: int | None = None
-    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +44,7 @@ class Management:
             str(queue["name"]) for queue in self._get(f"/api/queues/{quote(vhost, safe='')}?columns=name")
         )
 
-    def counting(self, vhost: str, queue: str, *, version: str) -> Counting:
+    def counting(self, vhost: str, queue: str, *, version: str) -> DeliveryCounting:
         """How this queue counts deliveries. Waits for the answer: call it in a thread."""
         columns = "type,arguments,effective_policy_definition"
         found = self._get(f"/api/queues/{quote(vhost, safe='')}/{quote(queue, safe='')}?columns={columns}")
@@ -78,23 +67,23 @@ class Management:
             ) from None
 
 
-def counting(queue: Mapping[str, Any], version: str) -> Counting:
+def counting(queue: Mapping[str, Any], version: str) -> DeliveryCounting:
     """From what the plugin tells: the lower of the queue's own limit and its policy's counts.
 
     It tells of policies with the statistics of a queue, which come about ten seconds after its declaration.
 
     >>> both = {"arguments": {"x-delivery-limit": 5}, "effective_policy_definition": {"delivery-limit": 3}}
     >>> counting({"type": "quorum", **both}, "3.10.8")
-    Counting(counts=True, limit=3, known=True)
+    DeliveryCounting(counts=True, limit=3, known=True)
     >>> counting({"type": "quorum", "arguments": {}, "effective_policy_definition": []}, "3.10.8")
-    Counting(counts=True, limit=None, known=True)
+    DeliveryCounting(counts=True, limit=None, known=True)
     >>> counting({"type": "quorum", "arguments": {}}, "4.1.0")
-    Counting(counts=True, limit=20, known=False)
+    DeliveryCounting(counts=True, limit=20, known=False)
     >>> counting({"type": "classic", "arguments": {}}, "3.10.8")
-    Counting(counts=False, limit=None, known=True)
+    DeliveryCounting(counts=False, limit=None, known=True)
     """
     if queue.get("type") != "quorum":
-        return Counting(counts=False)
+        return DeliveryCounting(counts=False)
     # Erlang has one empty list for an object and an array.
     given = (queue.get("arguments") or {}).get("x-delivery-limit")
     by_policy = (queue.get("effective_policy_definition") or {}).get("delivery-limit")
@@ -102,4 +91,4 @@ def counting(queue: Mapping[str, Any], version: str) -> Counting:
     if not limits and version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 4:
         limits = [_DEFAULT_LIMIT]
     limits = [limit for limit in limits if limit >= 0]  # below 0: as many as you like
-    return Counting(True, min(limits, default=None), known="effective_policy_definition" in queue)
+    return DeliveryCounting(True, min(limits, default=None), known="effective_policy_definition" in queue)

@@ -1,0 +1,70 @@
+"""Errors of pika as errors of the port, with what the user can do about them."""
+
+from __future__ import annotations
+
+import ssl
+
+from pika.exceptions import (
+    AuthenticationError,
+    ChannelClosed,
+    ConnectionClosed,
+    IncompatibleProtocolError,
+    ProbableAccessDeniedError,
+    ProbableAuthenticationError,
+)
+
+from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such_channel
+from flyball.brokers.rabbitmq.config import RabbitSettings
+from flyball.errors import InvalidValue
+
+
+def connection_error(error: BaseException, settings: RabbitSettings) -> BrokerError:
+    """What a failed connection means for a user: wrong password, wrong virtual host, nobody there."""
+    found = list(_causes(error))
+    vhost = settings.vhost
+    for cause in found:
+        code = cause.reply_code if isinstance(cause, ConnectionClosed) else None
+        if isinstance(cause, ProbableAuthenticationError | AuthenticationError) or code == 403:
+            return LoginRefused(f"{settings.display_url} refused the login: check user and password")
+        if isinstance(cause, ProbableAccessDeniedError) or code == 530:
+            return LoginRefused(
+                f"{settings.display_url} has no virtual host {vhost!r} for this user: "
+                "name another one after the host, or have it created"
+            )
+        if isinstance(cause, IncompatibleProtocolError):
+            return Unreachable(f"what answers at {settings.display_url} does not speak AMQP: check the port")
+        if isinstance(cause, ssl.SSLError):
+            return Unreachable(
+                f"no TLS connection to {settings.display_url}: {cause.reason or cause}; check port and ca_file"
+            )
+    deepest = found[-1]
+    words = deepest.strerror if isinstance(deepest, OSError) and deepest.strerror else repr(deepest)
+    return Unreachable(
+        f"{settings.display_url} does not answer ({words}): check host and port and that the server runs"
+    )
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """An error and what pika wrapped into it, outermost first."""
+    found: list[BaseException] = []
+    todo: list[BaseException] = [error]
+    while todo and len(found) < 50:
+        one = todo.pop(0)
+        found.append(one)
+        inner = [*getattr(one, "exceptions", ()), getattr(one, "exception", None), one.__cause__, *one.args]
+        todo += [item for item in inner if isinstance(item, BaseException) and item not in found]
+    return found
+
+
+def channel_error(error: BaseException, channel: str, display_url: str) -> BrokerError | InvalidValue:
+    """What a failed call on a channel means for a user."""
+    if isinstance(error, BrokerError):
+        return error
+    if isinstance(error, ChannelClosed):
+        code, text = error.reply_code, " ".join(str(error.reply_text).split())
+        if code == 404:
+            return no_such_channel("queue", channel, f"on {display_url}")
+        if code == 403:
+            return LoginRefused(f"{display_url} does not allow this on {channel!r}: {text}")
+        return InvalidValue(f"{display_url} refused this on {channel!r}: {text}")
+    return Unreachable(f"the connection to {display_url} was lost while it was asked about {channel!r}: {error!r}")
