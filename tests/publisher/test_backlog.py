@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from flyball.brokers import Message
 from flyball.publisher.backlog import Backlog
 from flyball.publisher.handle import Handle
-from flyball.store.outbox import OutboxMessage, Pending
+from flyball.store.outbox import Pending
 
 LIMIT = 3
 
@@ -19,7 +19,7 @@ def handle() -> Handle:
 
 def stored(first: int, last: int) -> list[Pending]:
     """What a store that holds everything gives for a range."""
-    return [Pending(seq, 0.0, OutboxMessage(str(seq), "orders", b"")) for seq in range(first, last + 1)][:LIMIT]
+    return [Pending(seq, 0.0, "orders", 4, Message(b"", str(seq))) for seq in range(first, last + 1)][:LIMIT]
 
 
 @given(

@@ -55,8 +55,9 @@ def test_accepts_durably_and_refuses_what_is_too_large_or_does_not_fit(tmp_path:
         assert [status for status, _ in answers] == [202, 202, 202, 503, 400, 413]
         assert answers[0][1] == {"id": "id-1"}
         with SqliteDatabase(tmp_path / "o.db") as database:
-            first, *others = [pending.message for pending in Outbox(database).take(10)]
-        assert (first.id, first.body, first.urgency, first.key) == ("id-1", b"one", 0, b"k")
+            first, *others = Outbox(database).take(10)
+        message = first.message
+        assert (message.id, message.body, first.urgency, message.key) == ("id-1", b"one", 0, b"k")
         assert len(others) == 2
 
     asyncio.run(main())

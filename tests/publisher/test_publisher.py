@@ -22,12 +22,12 @@ from flyball.brokers import Broker, Message, Sender, SendResult, connect
 from flyball.brokers.port import Unconfirmed
 from flyball.control.controllers import catalogue
 from flyball.errors import InvalidValue
-from flyball.publisher.handle import Rejected
+from flyball.publisher.handle import Handle, Rejected
 from flyball.publisher.intake import WhenFull
 from flyball.publisher.outbox_file import OutboxInUse
 from flyball.publisher.publisher import Undelivered
 from flyball.publisher.target_sender import Target
-from flyball.store import Full, Outbox, OutboxMessage, SqliteDatabase, StoreError, enqueue
+from flyball.store import Full, Outbox, SqliteDatabase, StoreError, enqueue
 
 
 @pytest.fixture
@@ -78,7 +78,8 @@ def test_what_was_published_arrives_whole_and_the_outbox_is_empty_afterwards(url
 def test_messages_of_an_earlier_run_are_sent_with_their_ids(url: str, tmp_path: Path) -> None:
     place = tmp_path / "outbox.db"
     with SqliteDatabase(place) as database:
-        Outbox(database).append([OutboxMessage(f"old-{n}", "orders", b"%d" % n) for n in range(1200)])
+        old = [Message(b"%d" % n, f"old-{n}") for n in range(1200)]
+        Outbox(database).append([Handle(message, "orders", 4, 0, 1) for message in old])
 
     async def main() -> None:
         async with Publisher(url, channel="orders", outbox=place, declare="queue") as publisher:
@@ -95,18 +96,18 @@ def test_relays_what_the_application_commits_in_its_own_transaction(
     place = tmp_path / "application.db"
 
     def order(number: int, *, commit: bool) -> None:
-        message = OutboxMessage(f"order-{number}", "orders", b"%d" % number)
+        message = Message(b"%d" % number, f"order-{number}")
         if library == "sqlite3":
             connection = sqlite3.connect(place, timeout=10.0)
             connection.execute("INSERT INTO orders VALUES (?)", (number,))
-            enqueue(connection, message)
+            enqueue(connection, "orders", message)
             connection.commit() if commit else connection.rollback()
             connection.close()
             return
         engine = sqlalchemy.create_engine(f"sqlite:///{place}")
         with Session(engine) as session:
             session.execute(sqlalchemy.text("INSERT INTO orders VALUES (:n)"), {"n": number})
-            enqueue(session, message)
+            enqueue(session, "orders", message)
             session.commit() if commit else session.rollback()
         engine.dispose()
 

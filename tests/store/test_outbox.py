@@ -10,17 +10,25 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from subprocess import Popen
+from typing import NamedTuple
 
 import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session
 
 from flyball.errors import InvalidValue
-from flyball.store import Full, Outbox, OutboxMessage, SqliteDatabase, StoreError, enqueue
+from flyball.message import Message
+from flyball.store import Full, Outbox, SqliteDatabase, StoreError, enqueue
 
 
-def messages(*names: str, urgency: int = 4) -> list[OutboxMessage]:
-    return [OutboxMessage(id=name, channel="orders", body=name.encode(), urgency=urgency) for name in names]
+class Entry(NamedTuple):
+    message: Message
+    channel: str = "orders"
+    urgency: int = 4
+
+
+def messages(*names: str, urgency: int = 4) -> list[Entry]:
+    return [Entry(Message(name.encode(), name), urgency=urgency) for name in names]
 
 
 def ids(outbox: Outbox, limit: int = 100, urgency_step_s: float = 5.0) -> list[str]:
@@ -40,20 +48,19 @@ def start_all(threads: Sequence[threading.Thread], database: SqliteDatabase) -> 
 
 
 def test_what_was_appended_comes_back_whole(database: SqliteDatabase) -> None:
-    sent = OutboxMessage(
+    sent = Message(
         id="1",
-        channel="city.lyon",
         body=b"\x00\xff",
         key=b"\xfe",
         headers={"text": "é", "whole": 1, "real": 0.5, "yes": True, "raw": b"\x00\x01"},
         event_time_s=12.25,
         content_type="application/json",
-        urgency=0,
     )
     outbox = Outbox(database, clock=lambda: 100.0)
-    seqs = outbox.append([sent])
+    seqs = outbox.append([Entry(sent, "city.lyon", 0)])
     (pending,) = outbox.take(10)
     assert (pending.seq, pending.accepted_s, pending.message) == (seqs[0], 100.0, sent)
+    assert (pending.channel, pending.urgency) == ("city.lyon", 0)
     assert type(pending.message.headers["yes"]) is bool
 
 
@@ -111,12 +118,12 @@ def test_the_bound_holds_for_every_process_and_nothing_is_accepted_by_halves(pat
     with SqliteDatabase(path) as database:
         outbox = Outbox(database, max_bytes=1000)
         seqs = outbox.append(messages("a"))
-        big = OutboxMessage(id="big", channel="orders", body=b"x" * 990)
+        big = Message(b"x" * 990, "big")
         with pytest.raises(Full, match="at most 1000 bytes"):
-            outbox.append([*messages("b"), big])
+            outbox.append([*messages("b"), Entry(big)])
         application = sqlite3.connect(path)
         with pytest.raises(Full, match="raise max_bytes"):
-            enqueue(application, big)
+            enqueue(application, "orders", big)
         application.close()
         assert ids(outbox) == ["a"]
         outbox.confirm(seqs)
@@ -133,7 +140,7 @@ def test_a_full_disk_is_a_clear_error_and_keeps_what_was_accepted(path: Path) ->
 
         def fill() -> None:
             for number in range(1000):
-                outbox.append([OutboxMessage(id=f"m{number}", channel="orders", body=b"x" * 1000)])
+                outbox.append([Entry(Message(b"x" * 1000, f"m{number}"))])
                 accepted.append(f"m{number}")
 
         with pytest.raises(Full, match="free some space; what was accepted before is kept"):
@@ -153,7 +160,7 @@ def test_one_that_does_not_fit_does_not_fail_those_that_share_its_commit(databas
 
     def append(name: str, size: int) -> None:
         try:
-            outcome[name] = outbox.append([OutboxMessage(id=name, channel="orders", body=b"x" * size)])
+            outcome[name] = outbox.append([Entry(Message(b"x" * size, name))])
         except Full as error:
             outcome[name] = error
 
@@ -185,7 +192,7 @@ def _in_application(path: Path, kind: str, commit: bool) -> None:
     plain.commit()
     if kind == "sqlite3":
         plain.execute("INSERT INTO orders VALUES (7)")
-        enqueue(plain, *messages("order 7", "order 8"))
+        enqueue(plain, "orders", Message(b"order 7", "order 7"), Message(b"order 8", "order 8"))
         plain.commit() if commit else plain.rollback()
         plain.close()
         return
@@ -195,7 +202,7 @@ def _in_application(path: Path, kind: str, commit: bool) -> None:
     opened = engine.connect() if kind == "sqlalchemy connection" else Session(engine)
     with opened:
         opened.execute(sqlalchemy.text("INSERT INTO orders VALUES (7)"))
-        enqueue(opened, *messages("order 7", "order 8"))
+        enqueue(opened, "orders", Message(b"order 7", "order 7"), Message(b"order 8", "order 8"))
         opened.commit() if commit else opened.rollback()
     engine.dispose()
 
@@ -203,29 +210,34 @@ def _in_application(path: Path, kind: str, commit: bool) -> None:
 def test_a_database_without_outbox_is_named(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "other.db")
     with pytest.raises(StoreError, match=r"has no outbox: open it once with flyball\.store\.SqliteDatabase"):
-        enqueue(connection, *messages("a"))
+        enqueue(connection, "orders", Message(b"a"))
     connection.close()
     with pytest.raises(InvalidValue, match="not 'str'"):
-        enqueue("store.db", *messages("a"))
+        enqueue("store.db", "orders", Message(b"a"))
 
 
 def test_bad_values_are_refused(database: SqliteDatabase) -> None:
-    with pytest.raises(InvalidValue, match=r"0 \(most urgent\) to 9, not 10"):
-        messages("a", urgency=10)
+    with pytest.raises(InvalidValue, match=r"0 \(most urgent\) to 9, got 10"):
+        Outbox(database).append(messages("a", urgency=10))
+    with pytest.raises(InvalidValue, match=r"0 \(most urgent\) to 9, got -1"):
+        enqueue(database._writer, "orders", Message(b"a"), urgency=-1)
     with pytest.raises(InvalidValue, match="positive, not 0"):
         Outbox(database, max_bytes=0)
 
 
 WRITER = """
 import sys, threading
-from flyball.store import Outbox, OutboxMessage, SqliteDatabase
+from types import SimpleNamespace
+from flyball.message import Message
+from flyball.store import Outbox, SqliteDatabase
 path, name, threads, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 outbox = Outbox(SqliteDatabase(path))
 say = threading.Lock()
 def work(number):
     for round in range(rounds):
         names = [f"{name}-{number}-{round}-{i}" for i in range(5)]
-        outbox.append([OutboxMessage(id=n, channel="orders", body=b"x" * 300) for n in names])
+        messages = [Message(b"x" * 300, n) for n in names]
+        outbox.append([SimpleNamespace(channel="orders", urgency=4, message=m) for m in messages])
         with say:
             print(*names, sep="\\n", flush=True)
 workers = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(threads)]

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from flyball.store import Outbox, OutboxMessage, SqliteDatabase
+from flyball.message import Message
+from flyball.store import Outbox, SqliteDatabase
 
 URGENCY_STEP_S = 3.0
+
+
+class Entry(NamedTuple):
+    message: Message
+    urgency: int
+    channel: str = "c"
 
 
 class OutboxModel(RuleBasedStateMachine):
@@ -36,10 +44,10 @@ class OutboxModel(RuleBasedStateMachine):
         batch = []
         for urgency in classes:
             self.count += 1
-            batch.append(OutboxMessage(id=str(self.count), channel="c", body=b"b", urgency=urgency))
+            batch.append(Entry(Message(b"b", str(self.count)), urgency))
         seqs = self.outbox.append(batch)
-        for message, seq in zip(batch, seqs, strict=True):
-            self.waiting.append((message.urgency, self.now_s, seq, message.id))
+        for entry, seq in zip(batch, seqs, strict=True):
+            self.waiting.append((entry.urgency, self.now_s, seq, entry.message.id))
 
     @rule(limit=st.integers(1, 5))
     def take(self, limit: int) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from flyball.store import Outbox, OutboxMessage, SqliteDatabase
+from typing import NamedTuple
+
+from flyball.message import Message
+from flyball.store import Outbox, SqliteDatabase
 from flyball.store.sent import SentMessages
+
+
+class Entry(NamedTuple):
+    message: Message
+    channel: str = "q"
+    urgency: int = 4
 
 
 def test_sent_messages_wait_for_their_receipt_and_are_passed_over_meanwhile(database: SqliteDatabase) -> None:
     now_s = [100.0]
     outbox = Outbox(database)
     sent = SentMessages(database, clock=lambda: now_s[0])
-    one, two, three, _ = outbox.append([OutboxMessage(f"m{n}", "q", b"%d" % n) for n in range(1, 5)])
+    one, two, three, _ = outbox.append([Entry(Message(b"%d" % n, f"m{n}")) for n in range(1, 5)])
     sent.mark([one, two])
     now_s[0] = 105.0
     sent.mark([three])

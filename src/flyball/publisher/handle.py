@@ -9,7 +9,7 @@ from types import UnionType
 
 from flyball.brokers import Message
 from flyball.errors import FlyballError, InvalidValue
-from flyball.store.outbox import LEAST_URGENT, OutboxMessage, Pending
+from flyball.store.outbox import LEAST_URGENT, Pending
 
 
 class Rejected(FlyballError, ValueError):
@@ -107,21 +107,12 @@ def check_fit(message: Message) -> None:
             raise InvalidValue(f"the {what} of a message is {name}, got {type(value).__name__} {value!r:.60}")
 
 
-def stored_form(handle: Handle) -> OutboxMessage:
-    """What the outbox keeps of it."""
-    m = handle.message
-    return OutboxMessage(
-        m.id, handle.channel, m.body, m.key, m.headers, m.event_time_s, m.content_type, handle.urgency
-    )
-
-
 def from_store(pending: Pending, required: int, urgency_step_s: float) -> Handle:
-    """A message of an earlier run, or of the application's own transaction."""
-    m = pending.message
-    message = Message(m.body, m.id, m.key, m.headers, m.event_time_s, m.content_type)
-    handle = Handle(message, m.channel, m.urgency, len(m.body), required)
+    """Make the handle of a message of an earlier run, or of the application's own transaction."""
+    message = pending.message
+    handle = Handle(message, pending.channel, pending.urgency, len(message.body), required)
     handle.seq, handle.accepted = pending.seq, True
-    handle.due_s = pending.accepted_s + m.urgency * urgency_step_s
+    handle.due_s = pending.accepted_s + pending.urgency * urgency_step_s
     return handle
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
-from flyball.publisher.handle import Dropped, Handle, stored_form
+from flyball.publisher.handle import Dropped, Handle
 from flyball.publisher.memory_outbox import OutboxLike
 from flyball.publisher.store_workers import WorkerPool
 from flyball.store.protocol import DiskFull, Full, StoreError
@@ -140,9 +140,8 @@ class Intake:
         while left:
             head = left[:size]
             try:
-                messages = [stored_form(handle) for handle in head]
                 async with self._accounting:
-                    seqs = await self._pool.run("receive", self._outbox.append, messages)
+                    seqs = await self._pool.run("receive", self._outbox.append, head)
                     self._on_accepted(head, seqs)
             except DiskFull as error:
                 for handle in left:

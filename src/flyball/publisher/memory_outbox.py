@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from flyball.errors import InvalidValue
-from flyball.store.outbox import OutboxMessage, Pending
+from flyball.store.outbox import OutboxEntry, Pending
 from flyball.store.protocol import Full
 
 
 class OutboxLike(Protocol):
     """What a publisher asks of its outbox; `flyball.store.Outbox` is one."""
 
-    def append(self, messages: Sequence[OutboxMessage]) -> list[int]: ...
+    def append(self, entries: Sequence[OutboxEntry]) -> list[int]: ...
 
     def confirm(self, seqs: Iterable[int]) -> None: ...
 
@@ -53,8 +53,8 @@ class MemoryOutbox:
         self._sizes.update(zip(seqs, sizes, strict=True))
         return seqs
 
-    def append(self, messages: Sequence[OutboxMessage]) -> list[int]:
-        return list(self.enter([len(message.body) for message in messages]))
+    def append(self, entries: Sequence[OutboxEntry]) -> list[int]:
+        return list(self.enter([len(entry.message.body) for entry in entries]))
 
     def confirm(self, seqs: Iterable[int]) -> None:
         for seq in seqs:

@@ -49,7 +49,7 @@ from flyball.publisher.receipts import ReceiptKeeper
 from flyball.publisher.store_workers import WorkerPool
 from flyball.publisher.target_sender import Lane, Target, TargetStats, now_s
 from flyball.store import Full, StoreError
-from flyball.store.outbox import LEAST_URGENT, USUAL
+from flyball.store.outbox import USUAL, check_urgency
 
 _OVERHEAD_BYTES = 200
 _MOST_HELD = 20_000
@@ -270,8 +270,7 @@ class Publisher:
         """
         if not self._open:
             raise InvalidValue("this publisher is not open: use it in `async with Publisher(…) as publisher`")
-        if not 0 <= urgency <= LEAST_URGENT:
-            raise InvalidValue(f"urgency is a class from 0 (most urgent) to {LEAST_URGENT}, not {urgency!r}")
+        check_urgency(urgency)
         if self._ordering is not None and urgency != USUAL:
             raise InvalidValue(f"urgency {urgency} would overtake, and this publisher is ordered: leave it out")
         name = self._channel if channel is None else check_name(channel)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from flyball.store.documents import Document, Documents
 from flyball.store.leases import Lease, Leases
 from flyball.store.loop_state import LoopStates
-from flyball.store.outbox import Outbox, OutboxMessage, Pending, enqueue
+from flyball.store.outbox import Outbox, OutboxEntry, Pending, enqueue
 from flyball.store.protocol import (
     Busy,
     Conflict,
@@ -43,7 +43,7 @@ __all__ = [
     "LoopStates",
     "NewerSchema",
     "Outbox",
-    "OutboxMessage",
+    "OutboxEntry",
     "Pending",
     "SqliteDatabase",
     "StateStore",

@@ -22,16 +22,15 @@ import heapq
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 from flyball.errors import InvalidValue
+from flyball.message import HeaderValue, Message
 from flyball.store.protocol import Database, Full, StoreError, Transaction
 from flyball.store.sqlite import plain_connection
-
-HeaderValue: TypeAlias = str | int | float | bool | bytes
 
 LEAST_URGENT = 9
 USUAL = 4
@@ -44,22 +43,17 @@ COLUMNS = "id, channel, body, key, headers, event_time_s, content_type, urgency,
 _OVERHEAD_BYTES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxMessage:
-    """A message on its way to `channel`. `urgency` 0 is the most urgent class, 9 the least."""
+class OutboxEntry(Protocol):
+    """What the outbox stores: a message for `channel`; `urgency` 0 is the most urgent class, 9 the least."""
 
-    id: str
-    channel: str
-    body: bytes
-    key: bytes | None = None
-    headers: Mapping[str, HeaderValue] = field(default_factory=dict)
-    event_time_s: float | None = None
-    content_type: str | None = None
-    urgency: int = USUAL
+    @property
+    def channel(self) -> str: ...
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.urgency <= LEAST_URGENT:
-            raise InvalidValue(f"urgency is a class from 0 (most urgent) to {LEAST_URGENT}, not {self.urgency!r}")
+    @property
+    def urgency(self) -> int: ...
+
+    @property
+    def message(self) -> Message: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +62,22 @@ class Pending:
 
     seq: int
     accepted_s: float
-    message: OutboxMessage
+    channel: str
+    urgency: int
+    message: Message
 
 
-def enqueue(connection: Any, *messages: OutboxMessage, now_s: float | None = None) -> list[int]:
-    """Accept messages as part of the transaction that `connection` is in; their sequence numbers.
+def check_urgency(urgency: int) -> int:
+    """Return `urgency` if there is such a class."""
+    if not 0 <= urgency <= LEAST_URGENT:
+        raise InvalidValue(f"urgency must be an integer from 0 (most urgent) to {LEAST_URGENT}, got {urgency!r}")
+    return urgency
+
+
+def enqueue(
+    connection: Any, channel: str, *messages: Message, urgency: int = USUAL, now_s: float | None = None
+) -> list[int]:
+    """Accept messages for `channel` in the transaction that `connection` is in; return their sequence numbers.
 
     `connection` is a `sqlite3.Connection`, or a SQLAlchemy connection or session, on the file that holds the
     outbox. They are accepted when that transaction commits, and never were when it rolls back.
@@ -84,7 +89,8 @@ def enqueue(connection: Any, *messages: OutboxMessage, now_s: float | None = Non
             "this database has no outbox: open it once with flyball.store.SqliteDatabase(path) before the "
             "application writes to it"
         )
-    return _insert(transaction, messages, time.time() if now_s is None else now_s)
+    accepted_s = time.time() if now_s is None else now_s
+    return _insert(transaction, [_row(channel, urgency, message, accepted_s) for message in messages])
 
 
 class Outbox:
@@ -110,20 +116,21 @@ class Outbox:
         if max_bytes is not None:
             database.write(lambda t: t.execute("UPDATE flyball_outbox_total SET max_bytes = ?", (max_bytes,)))
 
-    def append(self, messages: Sequence[OutboxMessage]) -> list[int]:
-        """Accept all of these or, if there is no room (`Full`), none; their sequence numbers.
+    def append(self, entries: Sequence[OutboxEntry]) -> list[int]:
+        """Accept all of these or, if there is no room (`Full`), none; return their sequence numbers.
 
         Calls from several threads share the wait for the disk.
         """
         now_s = self._clock()
-        return self._database.write(lambda transaction: _insert(transaction, messages, now_s))
+        rows = [_row(entry.channel, entry.urgency, entry.message, now_s) for entry in entries]
+        return self._database.write(lambda transaction: _insert(transaction, rows))
 
     def take(self, limit: int, *, urgency_step_s: float = 5.0) -> list[Pending]:
         """The next messages to send, at most `limit`, in order; they are ours until confirmed or given back."""
         with self._taking:
             chosen = self._database.read(lambda t: self._choose(t, limit, urgency_step_s))
             for pending in chosen:
-                urgency = pending.message.urgency
+                urgency = pending.urgency
                 self._returned.pop(pending.seq, None)
                 self._out[pending.seq] = urgency
                 self._cursor[urgency] = max(pending.seq, self._cursor.get(urgency, 0))
@@ -228,10 +235,9 @@ class Outbox:
             yield due_s, urgency, seq
 
 
-def _insert(transaction: Transaction, messages: Sequence[OutboxMessage], now_s: float) -> list[int]:
-    if not messages:
+def _insert(transaction: Transaction, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    if not rows:
         return []
-    rows = [_row(message, now_s) for message in messages]
     waiting, max_bytes = transaction.execute("SELECT bytes, max_bytes FROM flyball_outbox_total").fetchone()
     needed = sum(row[4] for row in rows)
     if max_bytes is not None and waiting + needed > max_bytes:
@@ -245,17 +251,17 @@ def _insert(transaction: Transaction, messages: Sequence[OutboxMessage], now_s: 
     return list(range(last - len(rows) + 1, last + 1))
 
 
-def _row(message: OutboxMessage, now_s: float) -> tuple[Any, ...]:
+def _row(channel: str, urgency: int, message: Message, accepted_s: float) -> tuple[Any, ...]:
     headers = (
         json.dumps({name: _carried(value) for name, value in message.headers.items()}) if message.headers else None
     )
-    size_bytes = _OVERHEAD_BYTES + len(message.id) + len(message.channel) + len(message.body)
+    size_bytes = _OVERHEAD_BYTES + len(message.id) + len(channel) + len(message.body)
     size_bytes += len(message.key or b"") + len(headers or "")
     return (
         message.id,
-        message.channel,
-        message.urgency,
-        now_s,
+        channel,
+        check_urgency(urgency),
+        accepted_s,
         size_bytes,
         message.key,
         headers,
@@ -274,8 +280,8 @@ def _pending(transaction: Transaction, seq: int) -> Pending:
 def as_pending(row: Sequence[Any]) -> Pending:
     seq, id, channel, body, key, carried, event_time_s, content_type, urgency, accepted_s = row
     headers = {} if carried is None else {name: _restored(value) for name, value in json.loads(carried).items()}
-    message = OutboxMessage(id, channel, body, key, headers, event_time_s, content_type, urgency)
-    return Pending(seq, accepted_s, message)
+    message = Message(body, id, key, headers, event_time_s, content_type)
+    return Pending(seq, accepted_s, channel, urgency, message)
 
 
 def _carried(value: HeaderValue) -> Any:

@@ -24,8 +24,10 @@ from flyball.control.controllers.publishing.static import Static
 from flyball.control.step import Controller
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.rigs.publisher.traffic import BODY, channel, delayed_url, latencies_s, poisson_s
+from flyball.publisher.handle import Handle
 from flyball.servers.rabbitmq import RabbitMqNode
-from flyball.store import Outbox, OutboxMessage, SqliteDatabase
+from flyball.store import Outbox, SqliteDatabase
+from flyball.store.outbox import USUAL
 from flyball.twin.publisher import run_publisher, tuned
 from flyball.twin.workload import Poisson
 
@@ -190,7 +192,7 @@ async def _bare_ms(context: BenchContext, node: RabbitMqNode, times_s: list[floa
             await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
             message = Message(BODY)
             called_s = time.perf_counter()
-            await asyncio.to_thread(outbox.append, [OutboxMessage(message.id, name, message.body)])
+            await asyncio.to_thread(outbox.append, [Handle(message, name, USUAL, len(BODY), 1)])
             (result,) = await sender.send_batch([message])
             assert result.ok
             seconds.append(time.perf_counter() - called_s)
