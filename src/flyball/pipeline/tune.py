@@ -7,7 +7,6 @@ queue is a disturbance and not part of the plant: a naive fit takes it for the p
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,8 +64,7 @@ def record(
     whatever the input does."""
     records = folder / "loops.db"
     before = len(_intervals(records, config.lanes.queue_bytes))
-    options = {"flow": json.dumps({"played": list(played)})}
-    pipeline = InlinePipeline(url, config, folder, spark=spark, source_options=options)
+    pipeline = InlinePipeline(url, config, folder, spark=spark, lane_options={"played": tuple(played)})
     pipeline.start()
     seen: list[Interval] = []
     try:

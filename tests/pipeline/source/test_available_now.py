@@ -15,6 +15,7 @@ import pytest
 from flyball.brokers import Message, connect
 from flyball.errors import InvalidValue
 from flyball.pipeline.source.datasource import LogStreamReader
+from flyball.pipeline.source.lane_options import LaneOptions
 from flyball.servers.rabbitmq import RabbitMqNode
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def test_all_messages_that_wait_in_a_queue_are_read(
 
 
 def test_lanes_of_a_pipeline_refuse_a_trigger_that_ends() -> None:
-    lanes = {"url": "sqlite:///x.db", "log": "events", "result_queue": "results", **COLUMNS}
+    private = {"_pipeline": LaneOptions(result_queue="results").to_json()}
+    reader = LogStreamReader({"url": "sqlite:///x.db", "log": "events", **COLUMNS, **private})
     with pytest.raises(InvalidValue, match="the lanes of a pipeline run until they are stopped"):
-        LogStreamReader(lanes).prepareForTriggerAvailableNow()
+        reader.prepareForTriggerAvailableNow()

@@ -22,6 +22,7 @@ from flyball.pipeline.logs.levels import LanesRequest, QueueLevels, cursor_name,
 from flyball.pipeline.logs.marks import END_OF_INPUT
 from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.source.datasource import LogStreamReader
+from flyball.pipeline.source.lane_options import LaneOptions
 from flyball.pipeline.split.shares import END, ShareEnd
 from flyball.pipeline.split.splitter import Splitter, SplitterSettings
 from flyball.pipeline.split.ticks import Tick, ticks_name
@@ -44,18 +45,21 @@ class Lane:
     def start(self) -> None:
         """As after kill -9: nothing but the checkpoint is left."""
         rig = self._rig
+        lane = LaneOptions(
+            result_queue="results",
+            lane=self.lane,
+            queue_bytes=rig.config.lanes.queue_bytes,
+            free_bytes=rig.config.lanes.free_bytes,
+        )
         self._reader = LogStreamReader(
             {
                 "url": rig.url,
                 "log": "events",
                 "columns": rig.config.columns,
                 "event_time": "event_time",
-                "result_queue": "results",
-                "lane": str(self.lane),
                 "lanes": "2",
-                "queue_bytes": str(rig.config.lanes.queue_bytes),
-                "free_bytes": str(rig.config.lanes.free_bytes),
                 "interval_s": "0.001",
+                "_pipeline": lane.to_json(),
             }
         )
         self._lanes = Lanes(rig.sinks, rig.url, "results", rig.config.lanes.queue_bytes)

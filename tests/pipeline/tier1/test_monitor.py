@@ -23,6 +23,7 @@ from flyball.pipeline.logs.marks import END_OF_INPUT
 from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.run.inline import InlinePipeline
 from flyball.pipeline.source.datasource import LogStreamReader
+from flyball.pipeline.source.lane_options import LaneOptions
 from flyball.pipeline.split.shares import END, ShareEnd
 from flyball.pipeline.split.ticks import Tick
 from flyball.pipeline.tier1.monitor import Monitor
@@ -236,7 +237,8 @@ def test_a_lane_on_its_own_knows_the_rate_of_all_lanes(tmp_path: Path) -> None:
     sinks.append("results.ticks", "splitter", 0, [tick.to_json() for tick in ticks])
     settings = config(monitors=[{"name": "all", "kind": "rate", "initial": 1.0}], tier1=[])
     options = {"url": url, "log": "events", "columns": settings.columns, "event_time": "event_time"}
-    reader = LogStreamReader(options | {"result_queue": "results", "lane": "0", "sample": "event_time"})
+    lane = LaneOptions(result_queue="results", lane=0, sample=("event_time",))
+    reader = LogStreamReader(options | {"_pipeline": lane.to_json()})
     end = reader.latestOffset(start := reader.initialOffset(), None)  # type: ignore[arg-type] # not looked at
     rows = [
         row for part in reader.partitions(start, end) for chunk in reader.read(part) for row in chunk.to_pylist()

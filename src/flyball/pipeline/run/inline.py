@@ -41,7 +41,7 @@ _TIER1 = "tier1"
 class InlinePipeline:
     """A running pipeline. `folder` keeps checkpoints: the same folder and broker continue the same run.
 
-    It starts a Spark session of its own and ends it, unless it is given one. `source_options` are for experiments:
+    It starts a Spark session of its own and ends it, unless it is given one. `lane_options` are for experiments:
     they win over what the config says.
     """
 
@@ -52,7 +52,7 @@ class InlinePipeline:
         folder: Path,
         on_alert: AlertHandler = lambda _alert: None,
         spark: SparkSession | None = None,
-        source_options: Mapping[str, object] = MappingProxyType({}),
+        lane_options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         check_broker_reach(url, config.master)
         self._url = url
@@ -67,7 +67,7 @@ class InlinePipeline:
         self._written = Sinks(url, config, folder, self._sinks)
         self._queries: Queries | None = None
         self._spark, self._own_spark = spark, spark is None
-        self._source_options = dict(source_options)
+        self._lane_options = dict(lane_options)
 
     def start(self) -> None:
         """Start Spark and the queries, one after the other."""
@@ -84,7 +84,7 @@ class InlinePipeline:
         if self._spark is None:
             self._spark = spark_session("flyball", config.master, workdir=self._folder)
         self._queries = queries = Queries(self._spark, self._url, config, self._folder)
-        self._tier1.start(queries, **self._source_options)
+        self._tier1.start(queries, **self._lane_options)
         self._rules.start(queries)
 
     @property

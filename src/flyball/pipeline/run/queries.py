@@ -6,13 +6,12 @@ that was away) is started again from its checkpoint, a few times; any other fail
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.policy import failures
 from flyball.pipeline.run.failure_codes import kind_of, kind_of_query, without_code
 from flyball.pipeline.run.polling import POLL_S
+from flyball.pipeline.source.lane_options import LaneOptions
 from flyball.pipeline.sql.columns import Columns
 from flyball.pipeline.telemetry import LoopRecordFile, restart_record
 from flyball.pipeline.tier1.monitor import sampled_columns
@@ -77,26 +77,31 @@ class Queries:
         reader = self._spark.readStream.format("flyball")
         return reader.options(**everywhere, **{name: str(value) for name, value in options.items()}).load()
 
-    def tier1(self, **options: object) -> DataFrame:
-        """The pipeline's input, for lanes; `options` of the source besides those that the config gives."""
+    def tier1(self, tasks: int | None = None, **changes: Any) -> DataFrame:
+        """The pipeline's input, for its lanes or, with `tasks`, for the tasks of one. `changes` replace what the
+        config says of `LaneOptions`."""
         config, lanes = self._config, self._config.lanes
         sample = sampled_columns(config.monitors, config.source_columns, config.event_time)
-        by_config: dict[str, object] = {
+        gains = lanes.flow_gains
+        by_config = LaneOptions(
+            result_queue=config.results,
+            queue_bytes=lanes.queue_bytes,
+            free_bytes=lanes.free_bytes,
+            balance=lanes.balance,
+            control=lanes.control,
+            telemetry=str(self._telemetry),
+            gains=(gains["kp"], gains["ki"]) if gains else None,
+            sample=tuple(sample.names) if config.monitors else (),
+        )
+        options = {
             "log": config.input,
-            "sample": ",".join(sample.names) if config.monitors else "",
             "columns": config.source_columns.text,
             "max_rows": config.max_rows,
             "interval_s": lanes.interval_s,
-            "lanes": lanes.count,
-            "result_queue": config.results,
-            "queue_bytes": lanes.queue_bytes,
-            "free_bytes": lanes.free_bytes,
-            "balance": str(lanes.balance).lower(),
-            "control": str(lanes.control).lower(),
-            "telemetry": self._telemetry,
-            "flow": json.dumps(lanes.flow_gains) if lanes.flow_gains else "",
+            "lanes": lanes.count if tasks is None else tasks,
+            "_pipeline": replace(by_config, **changes).to_json(),
         }
-        return self.stream({**by_config, **options})
+        return self.stream(options)
 
     def results(self, columns: Columns) -> DataFrame:
         """These columns of the results, in the order of event time."""

@@ -129,7 +129,7 @@ def _lane(order: WorkerSpec, stack: ExitStack, lane: int) -> Callable[[], None]:
     tier1 = TierOne(order.url, config, sinks, lanes, name, monitor)
     tier1.open()
     queries = _queries(order, stack, name, _LANE_SETTINGS)
-    tier1.start(queries, lane=lane, lanes=config.lanes.tasks, telemetry=_telemetry(order))
+    tier1.start(queries, config.lanes.tasks, lane=lane, telemetry=str(_telemetry(order)))
     cores = config.lanes.cores[lane % len(config.lanes.cores)] if config.lanes.cores else ()
     pinned = not cores
 

@@ -24,16 +24,12 @@ columns; "rows" reads what a pipeline wrote to its results log.
 A plain RabbitMQ queue, url "amqp://localhost/?queue=events", is moved to a log first: `spool` names the broker of
 that log, such as "sqlite:////data/spool.db", and `log` its name, by default that of the queue.
 
-`lanes` tasks share the reading of each partition. With `result_queue` they are the lanes of a pipeline's tier 1: a
-controller shares each batch among them and holds each lane's result queue (`queue_bytes`) at `free_bytes` of
-free space, and a lane ends its share with a row of kind `end`, which carries a random sample of the columns that
-`sample` names. `values` names a log whose last values go into each batch's offset. With `lane`, this source
-is that one lane: a splitter says what it reads, and `lanes` tasks share that.
+`lanes` tasks share the reading of each partition. In a pipeline they are the lanes of its tier 1; what that needs
+besides is in one private option, `LaneOptions`.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -52,6 +48,7 @@ from flyball.control.controllers.pi import Pi
 from flyball.errors import InvalidValue
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.run.failure_codes import coded_failures
+from flyball.pipeline.source.lane_options import LaneOptions
 from flyball.pipeline.source.parse import parser_of
 from flyball.pipeline.source.plans import BatchLimits, Offset, OwnLane, Plan, Readers, SharedLanes, WholeLog
 from flyball.pipeline.source.sampling import EventSample, rows_of_each
@@ -69,18 +66,9 @@ _DEFAULTS = {
     "max_rows": "500000",
     "interval_s": "2",
     "lanes": "1",
-    "result_queue": "",
-    "queue_bytes": "64000000",
-    "free_bytes": "40000000",
-    "balance": "true",
-    "lane": "",
-    "values": "",
-    "control": "true",
-    "telemetry": "",
-    "flow": "",
-    "sample": "",
     "spool": "",
 }
+_PIPELINE = "_pipeline"
 _OPTIONS = {"url", "log", "columns", "event_time", *_DEFAULTS}
 _ENTRIES_AT_ONCE = 64
 
@@ -129,7 +117,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: dict[str, str]) -> None:
-        unknown = sorted(set(options) - _OPTIONS - {"path"})
+        unknown = sorted(set(options) - _OPTIONS - {"path", _PIPELINE})
         if unknown:
             raise InvalidValue(
                 f"the source flyball has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}"
@@ -145,37 +133,25 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the event time {self._event_time!r} is none of the columns {', '.join(self._columns.names)}"
             )
         parser_of(self._format, self._columns, self._event_time)  # refuses an unknown format
-        self._values = given["values"]
-        self._sample = [name.strip() for name in given["sample"].split(",") if name.strip()]
-        for name in self._sample:
-            if name not in self._columns.names:
-                raise InvalidValue(
-                    f"option sample of the source flyball names {name!r}, which is none of the columns "
-                    f"{', '.join(self._columns.names)}"
-                )
+        lanes = LaneOptions.from_json(given[_PIPELINE]) if _PIPELINE in given else None
+        self._values = "" if lanes is None else lanes.values
+        self._sample = () if lanes is None else lanes.sample
         self._readers = Readers(self._url)
         # An entry of a results log holds many rows.
         self._max_rows = _ENTRIES_AT_ONCE if self._format == "rows" else _positive(given, "max_rows")
-        self._plan = self._plan_by(given)
+        self._plan = self._plan_by(_seconds(given, "interval_s"), _positive(given, "lanes"), lanes)
 
-    def _plan_by(self, given: dict[str, str]) -> Plan:
+    def _plan_by(self, interval_s: float, tasks: int, lanes: LaneOptions | None) -> Plan:
         most = self._max_rows
-        interval_s, results, tasks = (
-            _seconds(given, "interval_s"),
-            given["result_queue"],
-            _positive(given, "lanes"),
-        )
-        if not results:
+        if lanes is None:
             return WholeLog(self._readers, self._log, BatchLimits(most, interval_s), tasks)
-        flow = FlowControl(
-            _positive(given, "queue_bytes"), _positive(given, "free_bytes"), interval_s, **_flow(given["flow"])
-        )
-        on_record = LoopRecordFile(given["telemetry"])
-        bounds = BatchLimits(
-            most, interval_s, results, flow, _flag(given, "balance"), _flag(given, "control"), on_record
-        )
-        if given["lane"]:
-            return OwnLane(self._readers, self._url, bounds, _lane(given["lane"]), tasks)
+        flow = FlowControl(lanes.queue_bytes, lanes.free_bytes, interval_s, played=lanes.played)
+        if lanes.gains is not None:
+            flow = replace(flow, controller=Pi(*lanes.gains))
+        on_record = LoopRecordFile(lanes.telemetry)
+        bounds = BatchLimits(most, interval_s, lanes.result_queue, flow, lanes.balance, lanes.control, on_record)
+        if lanes.lane is not None:
+            return OwnLane(self._readers, self._url, bounds, lanes.lane, tasks)
         return SharedLanes(self._readers, self._url, self._log, bounds, tasks)
 
     @coded_failures()
@@ -312,30 +288,3 @@ def _seconds(options: dict[str, str], name: str) -> float:
     if not 0.0 < value < float("inf"):
         raise InvalidValue(f"option {name} of the source flyball must be > 0 s, got {options[name]!r}")
     return value
-
-
-def _flag(options: dict[str, str], name: str) -> bool:
-    if options[name] not in ("true", "false"):
-        raise InvalidValue(f"option {name} of the source flyball must be true or false, got {options[name]!r}")
-    return options[name] == "true"
-
-
-def _flow(text: str) -> dict[str, Any]:
-    """What a pipeline says about its controller: {"kp": …, "ki": …}, or {"played": […]} for an experiment."""
-    if not text:
-        return {}
-    try:
-        given = json.loads(text)
-        if "played" in given:
-            return {"played": tuple(float(value) for value in given["played"])}
-        return {"controller": Pi(float(given["kp"]), float(given["ki"]))}
-    except (ValueError, TypeError, KeyError) as error:
-        raise InvalidValue(
-            f"option flow of the source flyball must be JSON with kp and ki, got {text!r}"
-        ) from error
-
-
-def _lane(text: str) -> int:
-    if not text.isdecimal():
-        raise InvalidValue(f"option lane of the source flyball must be an integer >= 0, got {text!r}")
-    return int(text)

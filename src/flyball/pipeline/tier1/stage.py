@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.writer import LogSinks
@@ -36,10 +36,10 @@ class TierOne:
         self._sinks.add(self._config.dead_letter, self._name)
         self._monitor.open()
 
-    def start(self, queries: Queries, **options: object) -> None:
-        """Start the query; `options` of the source besides those that the config gives."""
+    def start(self, queries: Queries, tasks: int | None = None, **changes: Any) -> None:
+        """Start the query; `tasks` and `changes` as of `Queries.tier1`."""
         self._checkpoint = queries.checkpoint(self._name)
-        stream = queries.tier1(values=self._monitor_log, **options)
+        stream = queries.tier1(tasks, values=self._monitor_log, **changes)
         tier1.rehearse(self._config.tier1, self._config.source_columns, stream.sparkSession)
         queries.start(self._name, stream, self.handle, close_windows=False)
 
