@@ -16,7 +16,7 @@ from flyball.cli import main
 
 
 def telemetry(path: Path) -> Path:
-    """Two loops with a = 0.2 and 0.6 beside one whose knob never moved, sample by sample."""
+    """Two loops with a = 0.2 and 0.6 beside one whose actuator never moved, sample by sample."""
     rng = np.random.default_rng(3)
     rows = []
     state = [0.0, 0.0, 0.0]

@@ -21,5 +21,5 @@ def test_without_gliding_a_new_goal_acts_at_once() -> None:
     assert commands(glide=False) == [4.0, 4.0, 8.0, 8.0]
 
 
-def test_with_gliding_the_first_command_is_the_knob_s_own_value() -> None:
+def test_with_gliding_the_first_command_is_the_actuator_s_own_value() -> None:
     assert commands(glide=True) == [4.0, 4.0, 4.0, 6.0]

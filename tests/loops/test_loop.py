@@ -118,36 +118,36 @@ def test_a_mode_is_one_of_three() -> None:
 
 
 def test_advice_finds_the_plant_and_proposes_gains_that_are_accepted() -> None:
-    """Somebody else moves the knob; the loop only watches."""
+    """Somebody else moves the actuator; the loop only watches."""
     clock, rng = VirtualClock(), np.random.default_rng(5)
     plant = ArxPlant(first_order(0.26, 59.73, delay=1), command=5.0, noise=10.0, rng=rng)
 
-    knob = 5.0
+    position = 5.0
 
     def sensor() -> float:
-        nonlocal knob
-        loop.applied(knob)  # in force since the last sample
+        nonlocal position
+        loop.applied(position)  # in force since the last sample
         measured = plant.measure(clock.now())
-        knob = float(rng.integers(2, 20))
-        plant.apply(knob, clock.now())
+        position = float(rng.integers(2, 20))
+        plant.apply(position, clock.now())
         return measured
 
     loop = _loop(sensor=sensor, command=5.0, goal=400.0)
     runner = run([loop], samples=300, clock=clock)
-    advice = runner.advice("space")
-    assert advice.fit is not None
-    assert advice.proposal is not None
-    assert advice.fit.model.a[0] == pytest.approx(0.26, abs=0.02)
-    assert advice.fit.model.b[0] == pytest.approx(59.73, rel=0.02)
-    assert advice.fit.model.delay == 1
-    assert advice.proposal.certificate.accepted
-    assert "R²" in str(advice)
-    assert "settles in" in str(advice)
+    recommendation = runner.recommend("space")
+    assert recommendation.fit is not None
+    assert recommendation.proposal is not None
+    assert recommendation.fit.model.a[0] == pytest.approx(0.26, abs=0.02)
+    assert recommendation.fit.model.b[0] == pytest.approx(59.73, rel=0.02)
+    assert recommendation.fit.model.delay == 1
+    assert recommendation.proposal.certificate.accepted
+    assert "R²" in str(recommendation)
+    assert "settles in" in str(recommendation)
 
 
 def test_no_advice_without_movement() -> None:
     clock = VirtualClock()
     runner = run([_loop()], samples=50, clock=clock)
-    advice = runner.advice("space")
-    assert advice.proposal is None
-    assert str(advice).startswith("no advice yet: ")
+    recommendation = runner.recommend("space")
+    assert recommendation.proposal is None
+    assert str(recommendation).startswith("no recommendation yet: ")

@@ -77,12 +77,12 @@ def test_modes_that_touch_nothing_still_propose(mode: Any) -> None:
     assert state.command == 5.0
 
 
-def test_shadow_follows_a_knob_that_somebody_else_moves() -> None:
+def test_shadow_follows_an_actuator_that_somebody_else_moves() -> None:
     policy = Policy("rate", PI)
     state = start(policy, 5.0)
-    for k, knob in enumerate((5.0, 9.0, 20.0)):
-        state, record = decide(policy, state, _at(float(k), 400.0, applied=knob, mode="shadow"))
-        assert record.proposed == pytest.approx(knob)  # at the goal: leave it where it is
+    for k, position in enumerate((5.0, 9.0, 20.0)):
+        state, record = decide(policy, state, _at(float(k), 400.0, applied=position, mode="shadow"))
+        assert record.proposed == pytest.approx(position)  # at the goal: leave it where it is
 
 
 def test_missed_samples_are_counted() -> None:
@@ -104,31 +104,31 @@ def test_a_sample_that_is_not_newer_is_ignored(time: float) -> None:
     assert record.code is ReasonCode.OUT_OF_ORDER
 
 
-def test_a_frozen_knob_stays_and_thaws_without_a_bump() -> None:
+def test_a_frozen_actuator_stays_and_thaws_without_a_bump() -> None:
     policy = Policy("rate", PI)
     state = freeze(_settled(policy), "maintenance")
     for k in range(3, 6):
         state, record = decide(policy, state, _at(float(k), 100.0))
         assert record.command is None
         assert (record.frozen, record.reason, record.code) == (True, "maintenance", ReasonCode.FROZEN)
-    knob = state.command
+    position = state.command
     state, record = decide(policy, unfreeze(state), _at(6.0, 100.0))
-    assert record.command == pytest.approx(knob)
+    assert record.command == pytest.approx(position)
     state, record = decide(policy, state, _at(7.0, 100.0))
-    assert _number(record.command) > _number(knob)  # and then it acts
+    assert _number(record.command) > _number(position)  # and then it acts
 
 
 @pytest.mark.parametrize("controller", CONTROLLERS)
 def test_a_new_goal_does_not_bump_and_is_reached_for(controller: Controller[Any]) -> None:
     policy = Policy("rate", controller)
     state = _settled(policy)
-    knob = _number(state.command)
+    position = _number(state.command)
     commands = []
     for k in range(3, 33):
         state, record = decide(policy, state, _at(float(k), 400.0, setpoint=600.0))
         commands.append(_number(record.command))
-    assert commands[0] == pytest.approx(knob)
-    assert commands[-1] > knob + 1.0
+    assert commands[0] == pytest.approx(position)
+    assert commands[-1] > position + 1.0
 
 
 def test_after_a_new_goal_the_law_is_the_controllers_own_again() -> None:
@@ -162,7 +162,7 @@ def test_from_shadow_to_on_does_not_bump() -> None:
     assert second.command == pytest.approx(8.0)  # half of the gap of 8 is left
 
 
-def test_the_guard_holds_a_knob_that_lost_its_effect_until_unfrozen() -> None:
+def test_the_guard_holds_an_actuator_that_lost_its_effect_until_unfrozen() -> None:
     policy = Policy("rate", Pi(kp=0.0, ki=0.05), guard=Guard(patience=5))
     state = start(policy, 1.0)
     records = []
@@ -181,7 +181,7 @@ def test_a_missing_measurement_holds_only_as_long_as_it_lasts() -> None:
     policy = Policy("rate", PI, guard=Guard(missing_after=2))
     state = _settled(policy)
     for k in range(3, 8):
-        state, record = decide(policy, state, _at(float(k), None, trouble="the sensor raised OSError: gone"))
+        state, record = decide(policy, state, _at(float(k), None, problem="the sensor raised OSError: gone"))
     assert record.frozen
     assert "missing" in record.alert
     assert (record.reason, record.code) == ("the sensor raised OSError: gone", ReasonCode.SENSOR_FAILED)
@@ -247,7 +247,7 @@ observations = st.builds(
     seen=st.lists(observations, max_size=40),
     steps=st.lists(st.floats(-1.0, 5.0), min_size=40, max_size=40),
 )
-def test_whatever_is_observed_the_knob_stays_within_its_limits(
+def test_whatever_is_observed_the_actuator_stays_within_its_limits(
     controller: Controller[Any], seen: list[Observation], steps: list[float]
 ) -> None:
     policy = Policy("rate", controller, limits=(1.0, 360.0), guard=Guard(patience=3, missing_after=2, swings=3))
@@ -318,12 +318,12 @@ def test_vectors_keep_their_limits_and_glide() -> None:
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
-        (lambda: Policy("", PI), "needs a name"),
-        (lambda: Policy("rate", PI, period_s=0.0), "positive number of seconds, got 0.0"),
+        (lambda: Policy("", PI), "name of a loop must not be empty"),
+        (lambda: Policy("rate", PI, period_s=0.0), "number of seconds > 0, got 0.0"),
         (lambda: Policy("rate", PI, period_s=math.nan), "got nan"),
         (lambda: Policy("rate", PI, limits=(5.0, 1.0)), r"got \(5.0, 1.0\)"),
-        (lambda: start(Policy("rate", PI), math.nan), "finite command, got nan"),
-        (lambda: start(Policy("rate", PI, limits=(0.0, (1.0, 2.0))), 1.0), "do not fit"),
+        (lambda: start(Policy("rate", PI), math.nan), "must be finite, got nan"),
+        (lambda: start(Policy("rate", PI, limits=(0.0, (1.0, 2.0))), 1.0), "must fit the command"),
     ],
 )
 def test_mistakes_are_refused(mistake: Any, words: str) -> None:

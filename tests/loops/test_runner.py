@@ -93,7 +93,7 @@ async def _never(*_: Any) -> float:
         ({"sensor": _raises(OSError("gone"))}, "the sensor raised OSError: gone", ReasonCode.SENSOR_FAILED),
         (
             {"actuator": _raises(OSError("jammed"))},
-            "the actuator raised OSError: jammed: the knob stays",
+            "the actuator raised OSError: jammed: it keeps its last value",
             ReasonCode.ACTUATOR_FAILED,
         ),
         ({"sensor": _never}, "has not answered for", ReasonCode.OVERDUE),

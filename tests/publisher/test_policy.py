@@ -113,7 +113,7 @@ def test_auto_halves_on_trouble_and_finds_the_knee_again() -> None:
     broker = FifoBroker([source], capacity=lambda _: 2000.0, round_trip_s=0.01)
     broker.at(3.0, lambda _: setattr(broker, "blocked_until_s", 6.0))
     broker.run(12.0)
-    silent = [r for r in source.records if 3.0 < r.time < 6.0 and seen(r).trouble]
+    silent = [r for r in source.records if 3.0 < r.time < 6.0 and seen(r).unavailable]
     assert len(silent) >= 2
     windows = [command[3] for r in silent if isinstance(command := r.command, tuple)]
     assert windows == sorted(windows, reverse=True)

@@ -49,7 +49,7 @@ def test_it_starts_at_rest() -> None:
     assert plant.measure(0.0) == pytest.approx(plant.measure(50.0))
 
 
-def test_a_knob_with_limits_and_whole_numbers() -> None:
+def test_an_actuator_with_limits_and_whole_numbers() -> None:
     plant = ArxPlant(first_order(0.0, 1.0), limits=(1.0, 10.0), whole=True)
     plant.measure(0.0)
     assert plant.apply(99.0, 0.0) == 10.0
@@ -79,5 +79,5 @@ def test_mistakes_are_refused() -> None:
         ArxPlant(first_order(0.5, 1.0), noise=-1.0)
     with pytest.raises(InvalidValue, match="needs a random generator"):
         ArxPlant(first_order(0.5, 1.0), noise=1.0)
-    with pytest.raises(InvalidValue, match="one knob, got 2 commands"):
+    with pytest.raises(InvalidValue, match="one actuator, got 2 commands"):
         ArxPlant(first_order(0.5, 1.0)).apply((1.0, 2.0), 0.0)

@@ -37,7 +37,7 @@ def test_a_lone_message_takes_what_its_parts_take() -> None:
     near, far = NearSide(), FarSide()
     run = run_publisher(tuned("auto"), Trace((0.0,)), seed=SEED, duration_s=5.0)
     parts_s = near.receive_s + near.write_s + near.read_s + near.read_each_s + far.intake_s + far.round_trip_s
-    assert run.took_s.tolist() == pytest.approx([parts_s])
+    assert run.response_s.tolist() == pytest.approx([parts_s])
 
 
 @pytest.mark.parametrize("name", ["auto", "batch-aimd"])
@@ -95,19 +95,19 @@ def test_under_congestion_the_untuned_publisher_drops_and_the_tuned_ones_do_not(
 def test_requests_go_before_transfers_in_the_pool() -> None:
     # One worker: it writes the first two requests until 42 ms. By then the transfer of the first waits for it, and
     # since 30 ms a third request, which goes before although it came later.
-    def first_took_s(receive_first: bool) -> float:
+    def first_response_s(receive_first: bool) -> float:
         near = NearSide(workers=1, receive_s=0.02, receive_first=receive_first)
         requests = Trace((0.0, 0.001, 0.030))
-        return float(run_publisher(Static(batch=1), requests, seed=SEED, duration_s=5.0, near=near).took_s[0])
+        return float(run_publisher(Static(batch=1), requests, seed=SEED, duration_s=5.0, near=near).response_s[0])
 
-    assert first_took_s(True) - first_took_s(False) == pytest.approx(0.02 + NearSide().write_s)
+    assert first_response_s(True) - first_response_s(False) == pytest.approx(0.02 + NearSide().write_s)
 
 
 def test_nothing_is_lost_and_nothing_invented() -> None:
     burst, near = Bursts(size=40, every_s=1000.0), NearSide(workers=4, buffer=20)
     run = run_publisher(tuned("auto"), burst, seed=SEED, duration_s=60.0, near=near)
     # 4 are with the workers at once, 20 in the buffer, the rest is turned away
-    assert (len(run.took_s), run.dropped, run.waiting) == (24, 16, 0)
+    assert (len(run.response_s), run.dropped, run.waiting) == (24, 16, 0)
     assert sum(count for _, count in run.batch_sizes) == 24
     assert len(run.read_after_s) == 24
     assert (run.read_after_s >= ROUND_TRIP_S / 2).all()
@@ -120,9 +120,9 @@ def test_a_seed_fixes_a_run(name: str) -> None:
         return run_publisher(controller, Poisson(35.0), seed=seed, duration_s=20.0, far=CONGESTED)
 
     one, again, other = run(7), run(7), run(8)
-    assert np.array_equal(one.took_s, again.took_s)
+    assert np.array_equal(one.response_s, again.response_s)
     assert one.wanted == again.wanted
-    assert not np.array_equal(one.took_s[:50], other.took_s[:50])
+    assert not np.array_equal(one.response_s[:50], other.response_s[:50])
 
 
 def test_publishers_share_a_bottleneck_fairly_and_use_it() -> None:

@@ -26,7 +26,9 @@ def command(
     file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file: a header, then a row a sample.")],
     input_column: Annotated[
         str,
-        typer.Option("--input", metavar="COL", help="Column of the knob, u; default: that of loops' telemetry."),
+        typer.Option(
+            "--input", metavar="COL", help="Column of the actuator, u; default: that of loops' telemetry."
+        ),
     ] = "command",
     output_column: Annotated[
         str, typer.Option("--output", metavar="COL", help="Column of the sensor, y; default: that of telemetry.")

@@ -37,7 +37,7 @@ def command(
     start: Annotated[float | None, typer.Option(help="Command at the start (default: the lowest, or 0).")] = None,
     low: Annotated[float | None, typer.Option(help="Lowest command.")] = None,
     high: Annotated[float | None, typer.Option(help="Highest command.")] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="The knob knows whole numbers only.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="The actuator knows whole numbers only.")] = False,
     noise: Annotated[float, typer.Option(help="Standard deviation of the process noise.")] = 0.0,
     sensor_noise: Annotated[float, typer.Option(help="Standard deviation of the sensor's noise.")] = 0.0,
     step_disturbance: Annotated[

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 Value: TypeAlias = float | tuple[float, ...]
-"""A scalar for loops with one knob and one sensor, a tuple for loops with several."""
+"""A scalar for loops with one actuator and one sensor, a tuple for loops with several."""
 Disturbances: TypeAlias = tuple[float | None, ...]
 """Measured influences in the loop's order, None where one is not known; a named tuple where they have names."""
 
@@ -116,7 +116,7 @@ class ReasonCode(StrEnum):
 class Action:
     """What a controller wants, and why: the record of one step.
 
-    `command` None means: leave the knob as it is. `parts` are the terms that add up to the command (for a PID
+    `command` None means: leave the actuator as it is. `parts` are the terms that add up to the command (for a PID
     "p", "i", "d"; "ff" for feed-forward). `saturated` is -1 or +1 where a limit cut the command, else 0.
     `reason` is for people, `code` says the same to programs.
     """
@@ -136,7 +136,7 @@ class Controller(Protocol[S]):
     """A frozen dataclass that checks its own parameters and keeps these two promises.
 
     `initial(command)` is the state from which the first action continues smoothly at `command`, the value
-    the knob has right now (bumpless start). `step` never raises on a bad sample: a missing, infinite or NaN
+    the actuator has right now (bumpless start). `step` never raises on a bad sample: a missing, infinite or NaN
     measurement gives an Action whose command is None and whose reason says so, and leaves the state usable.
     """
 
@@ -159,5 +159,5 @@ def is_usable(value: Value | None) -> bool:
 
 
 def hold(reason: str, code: ReasonCode = ReasonCode.HELD) -> Action:
-    """An action that leaves the knob where it is."""
+    """An action that leaves the actuator where it is."""
     return Action(command=None, reason=reason, code=code)

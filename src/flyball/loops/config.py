@@ -77,13 +77,13 @@ class LoopConfig(StrictModel):
     goal: Annotated[Number | tuple[Number, ...], Field(description="what the measurement should become")]
     controller: Annotated[ControllerField, Field(description="controller of the catalogue, with its gains")]
     period_s: Annotated[Number, Field(gt=0, allow_inf_nan=False, description="seconds between samples")] = 1.0
-    mode: Annotated[Mode, Field(description="advise and shadow touch nothing, on moves the knob")] = "advise"
+    mode: Annotated[Mode, Field(description="advise and shadow touch nothing, on moves the actuator")] = "advise"
     limits: Annotated[
         tuple[Number | tuple[Number, ...], Number | tuple[Number, ...]] | None,
         Field(description="lowest and highest command"),
     ] = None
     command: Annotated[
-        Number | tuple[Number, ...] | None, Field(description="where the knob stands at the start")
+        Number | tuple[Number, ...] | None, Field(description="where the actuator stands at the start")
     ] = None
     filter: Annotated[
         tuple[FilterField, ...], Field(description="wrappers around the controller, innermost first")

@@ -44,15 +44,16 @@ class Loop:
     called at each sample, after the sensor.
 
     A loop starts in the mode `advise`, which touches nothing. `goal`, `controller` and `mode` may be changed
-    while it runs; the knob then glides to its new value instead of jumping. A loop keeps no thread and no
+    while it runs; the actuator then glides to its new value instead of jumping. A loop keeps no thread and no
     task of its own: `run` drives it alone, `flyball.loops.runner.Runner` drives many.
 
     `guard` watches the loop and freezes it, with the reason in words, when it no longer does what a loop
-    should (None: nobody watches). `command` is where the knob stands at the start (default: the lower limit,
+    should (None: nobody watches). `command` is where the actuator stands at the start (default: the lower limit,
     or 0). `blocking` says that the sensor or actuator may wait (a synchronous network call): they are then
     called in threads, so that other loops do not wait with them. With the `model` of the plant, a P, PI, PID or
     state feedback controller is verified before it acts: unstable gains are refused, fragile ones too unless
-    `allow_fragile`. `glide` False lets the knob jump with a new goal, for a feed-forward that knows where to go.
+    `allow_fragile`. `glide` False lets the actuator jump with a new goal, for a feed-forward that knows where to
+    go.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Loop:
 
     @property
     def command(self) -> Value:
-        """Where the knob stands, as far as is known."""
+        """Where the actuator stands, as far as is known."""
         return self._state.command
 
     @property
@@ -159,17 +160,17 @@ class Loop:
 
     def _check(self, controller: Controller[Any]) -> None:
         if self._model is not None:
-            from flyball.loops.checked import check_before_acting  # scipy, only where there is a model
+            from flyball.loops.design_check import check_before_acting  # scipy, only where there is a model
 
             check_before_acting(self.name, controller, self._model, allow_fragile=self._allow_fragile)
 
     @property
     def frozen(self) -> str | None:
-        """Why the knob is held, or None."""
+        """Why the actuator is held, or None."""
         return self._frozen or self._state.frozen
 
     def freeze(self, reason: str = "frozen by hand") -> None:
-        """Hold the knob where it is until `unfreeze`; the loop goes on watching."""
+        """Hold the actuator where it is until `unfreeze`; the loop goes on watching."""
         self._frozen = reason
 
     def unfreeze(self) -> None:
@@ -182,17 +183,17 @@ class Loop:
         time: float,
         measurement: Value | None,
         disturbances: Disturbances = (),
-        trouble: str | None = None,
-        trouble_code: ReasonCode = ReasonCode.SENSOR_FAILED,
+        problem: str | None = None,
+        problem_code: ReasonCode = ReasonCode.SENSOR_FAILED,
     ) -> LoopRecord:
-        """Decide one step from what was measured at `time`; giving the command to the knob is up to the caller."""
+        """Decide one step from what was measured at `time`; the caller passes the command to the actuator."""
         if self._reference is not None:
             try:
                 self._goal = self._reference()
             except Exception as error:  # noqa: BLE001 – a reference may raise anything; the actuator rests meanwhile
                 measurement = None
-                if trouble is None:
-                    trouble, trouble_code = (
+                if problem is None:
+                    problem, problem_code = (
                         f"the reference raised {type(error).__name__}: {error}",
                         ReasonCode.REFERENCE_FAILED,
                     )
@@ -204,14 +205,14 @@ class Loop:
             disturbances,
             self._mode,
             self._frozen,
-            trouble,
-            trouble_code,
+            problem,
+            problem_code,
         )
         self._state, self._last = rules.decide(self._policy, self._state, seen)
         return self._last
 
     def applied(self, value: Value) -> None:
-        """Tell the loop where its knob really stands (a limit, a manual move, a refused command)."""
+        """Tell the loop where its actuator really stands (a limit, a manual move, a refused command)."""
         self._state = self._state.at(value)
 
     def save(self) -> Any:

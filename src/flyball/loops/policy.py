@@ -5,8 +5,8 @@
 
 The live runner and the twin both run exactly this, so what a twin shows is what a loop will do. The order of
 one step: account for time (late, missed, out of order), let the controller propose, glide over a change of
-goal or gains, hold the limits, ask the guard, and only then, if the mode is `on` and nothing froze the loop,
-move the knob.
+set point or gains, apply the limits, ask the guard, and only then, if the mode is `on` and nothing froze the loop,
+command the actuator.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ FADE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a loop decides with. `limits` are the lowest and highest command the knob may ever be given.
+    """The configuration of a loop's decisions. `limits` are the lowest and highest command the actuator ever gets.
 
-    `glide` False: the knob may jump with a new goal, for controllers that know where to go (feed-forward).
+    `glide` False: the actuator may jump with a new goal, for controllers that know where to go (feed-forward).
     """
 
     name: str
@@ -47,24 +47,24 @@ class Policy:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise InvalidValue("a loop needs a name, got an empty one")
+            raise InvalidValue("name of a loop must not be empty, got ''")
         if not (math.isfinite(self.period_s) and self.period_s > 0):
             raise InvalidValue(
-                f"the period of loop {self.name!r} is a positive number of seconds, got {self.period_s}"
+                f"period_s of loop {self.name!r} must be a number of seconds > 0, got {self.period_s}"
             )
         if self.limits is not None:
             try:
                 Saturation(self.controller, *self.limits)  # knows what limits must look like
             except (InvalidValue, TypeError) as error:
                 raise InvalidValue(
-                    f"the limits of loop {self.name!r} are its lowest and its highest command, "
+                    f"limits of loop {self.name!r} must be its lowest and its highest command, "
                     f"got {self.limits} ({error})"
                 ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A bump being faded out; `pending` until it has been measured at the first usable sample."""
+    """The rest of a bump that is faded out; `pending` until it has been measured at the first usable sample."""
 
     pending: bool
     offset: tuple[float, ...]
@@ -74,9 +74,9 @@ class Gap:
 class LoopState:
     """All that a loop remembers between two steps; a value, so it can be stored and restored.
 
-    `time` and `setpoint` are those of the newest sample, `command` is the newest known value of the knob,
+    `time` and `setpoint` are those of the newest sample, `command` is the newest known value of the actuator,
     `acting` whether that sample could move it. `gap` is None in everyday operation; `frozen` is the reason for
-    which the guard (or a person) holds the knob until `unfreeze`.
+    which the guard (or a person) holds the actuator until `unfreeze`.
     """
 
     controller: Any
@@ -89,7 +89,7 @@ class LoopState:
     frozen: str | None = None
 
     def at(self, applied: Value) -> LoopState:
-        """The same, once the actuator has said where the knob really stands."""
+        """The same state with the command that the actuator reports as applied."""
         if applied == self.command or not is_usable(applied) or not same_shape(applied, self.command):
             return self
         return replace(self, command=applied)
@@ -97,10 +97,10 @@ class LoopState:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the world looked like at one instant.
+    """What a loop observed at one instant.
 
-    `applied` None: the knob stands where it was last put. `trouble` says why there is no measurement, and
-    `trouble_code` says it to programs.
+    `applied` None: the actuator is where the last command put it. `problem` says why there is no measurement, and
+    `problem_code` says the same to programs.
     """
 
     time: float
@@ -110,21 +110,23 @@ class Observation:
     disturbances: Disturbances = ()
     mode: Mode = "on"
     frozen: str | None = None
-    trouble: str | None = None
-    trouble_code: ReasonCode = ReasonCode.SENSOR_FAILED
+    problem: str | None = None
+    problem_code: ReasonCode = ReasonCode.SENSOR_FAILED
 
 
 def start(policy: Policy, command: Value) -> LoopState:
-    """The state of a loop whose knob stands at `command` right now."""
+    """The state of a loop whose actuator stands at `command` right now."""
     if not is_usable(command):
-        raise InvalidValue(f"loop {policy.name!r} starts at a finite command, got {command!r}")
+        raise InvalidValue(f"the first command of loop {policy.name!r} must be finite, got {command!r}")
     if policy.limits is not None:
-        Saturation(policy.controller, *policy.limits).initial(command)  # do limits and knob fit together?
+        Saturation(policy.controller, *policy.limits).initial(
+            command
+        )  # checks that limits and command have the same shape
     return LoopState(policy.controller.initial(command), command)
 
 
 def with_controller(policy: Policy, state: LoopState, controller: Controller[Any]) -> tuple[Policy, LoopState]:
-    """Swap the controller (new gains or another kind) while the loop runs; the knob does not jump."""
+    """Swap the controller (new gains or another kind) while the loop runs; the actuator does not jump."""
     fresh = replace(state, controller=transfer(controller, state.command), gap=_fresh_gap(state.command))
     return replace(policy, controller=controller), fresh
 
@@ -133,17 +135,17 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
     """Run one step.
 
     *Time.* A sample that is not newer than the last one is ignored. Samples that were due meanwhile are
-    counted as missed; the controller is told the real `dt`.
+    counted as missed; the controller gets the real `dt`.
 
     *Bumps.* When the goal, the controller or the mode has changed, what the controller now wants may lie far
-    from where the knob stands. The first command is then the knob's own value, and the gap fades by half with
-    every sample (see `Bumpless`), whatever the controller is and whether or not it has a memory.
+    from where the actuator stands. The first command is then the actuator's own value, and the gap fades by half
+    with every sample (see `Bumpless`), whatever the controller is and whether or not it has a memory.
 
     *Limits.* Whatever a controller proposes is cut to the limits; what is not a finite number moves nothing.
 
-    *Guard.* It sees every step. A missing or stale measurement holds the knob for as long as it lasts; a gain
-    that is lost or has turned, and an oscillation, hold it until `unfreeze`, for trying again would only repeat
-    them. Where the loop does not act, the guard only speaks.
+    *Guard.* It sees every step. A missing or stale measurement holds the actuator for as long as it lasts; a gain
+    that is lost or has changed its sign, and an oscillation, hold it until `unfreeze`, for another try would only
+    repeat them. Where the loop does not act, the guard only reports.
     """
     missed = 1 if seen.measurement is None else 0
     dt = policy.period_s
@@ -177,11 +179,11 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
             if acting and verdict.response in ("freeze", "retreat"):
                 acting, command = False, _retreat(policy, verdict, applied)
                 frozen = alert
-                latched = alert if _lasts(verdict) else None
+                latched = alert if _is_lasting(verdict) else None
     position = applied if command is None else command
     reason, code = action.reason, action.code
-    if seen.trouble:
-        reason, code = seen.trouble, seen.trouble_code
+    if seen.problem:
+        reason, code = seen.problem, seen.problem_code
     elif frozen:
         reason, code = frozen, ReasonCode.FROZEN
     record = LoopRecord(
@@ -205,12 +207,12 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
 
 
 def freeze(state: LoopState, reason: str) -> LoopState:
-    """The knob stays where it is until `unfreeze`; the controller goes on watching."""
+    """Hold the actuator where it is until `unfreeze`; the controller goes on observing."""
     return replace(state, frozen=reason or "frozen")
 
 
 def unfreeze(state: LoopState) -> LoopState:
-    """Act again; the guard forgets what made it speak, and starts watching afresh."""
+    """Act again; the guard starts anew."""
     return replace(state, frozen=None, guard=None)
 
 
@@ -220,20 +222,20 @@ def to_store(state: LoopState) -> Any:
 
 
 def from_store(policy: Policy, data: Any, command: Value) -> LoopState:
-    """The stored state, ready to go on. Its clock is not: how long the program was away is no sample."""
+    """Restore a stored state. Its time is dropped: the time that the program was away is no sample."""
     return replace(from_plain(start(policy, command), data), time=None)
 
 
 def _propose(
     policy: Policy, inner: Any, gap: Gap | None, sample: Sample, applied: Value
 ) -> tuple[Any, Action, Gap | None]:
-    """What the controller wants, gliding over a gap and within the limits; or a hold that says why not."""
+    """What the controller proposes, without a bump and within the limits; or a hold with the reason."""
     try:
         if gap is None:
             inner, action = policy.controller.step(inner, sample)
         else:
             inner, action, gap = _glide(policy, inner, gap, sample, applied)
-    except Exception as error:  # noqa: BLE001 – a foreign controller may break its promise; the knob must not
+    except Exception as error:  # noqa: BLE001 – a user's controller may raise anything; the actuator holds
         reason = f"the controller raised {type(error).__name__}: {error}: held"
         return inner, hold(reason, ReasonCode.HELD_CONTROLLER_FAILED), gap
     wanted = action.command
@@ -260,15 +262,15 @@ def _glide(policy: Policy, inner: Any, gap: Gap, sample: Sample, applied: Value)
 
 
 def _retreat(policy: Policy, verdict: Verdict, applied: Value) -> Value | None:
-    """The last safe command, within the limits; None: the knob stays."""
+    """The last safe command, within the limits; None: the actuator stays."""
     safe = verdict.command
     if safe is None or not is_usable(safe) or not same_shape(safe, applied):
         return None
     return safe if policy.limits is None else clamp_value(safe, *policy.limits)[0]
 
 
-def _lasts(verdict: Verdict) -> bool:
-    """Whether a freeze outlives its cause: only a measurement that is missing or stale comes back by itself."""
+def _is_lasting(verdict: Verdict) -> bool:
+    """Whether a freeze lasts longer than its cause: only a missing or stale measurement comes back by itself."""
     severe = [notice.kind for notice in verdict.notices if notice.response in ("freeze", "retreat")]
     return any(kind not in ("missing", "stale") for kind in severe)
 

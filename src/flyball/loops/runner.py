@@ -1,4 +1,4 @@
-"""Drives many loops on one asyncio clock: the only file of this room that touches sensors and actuators.
+"""Run many loops on one asyncio clock: the only module here that calls sensors and actuators.
 
 All loops of one period are served in one tick by one coroutine: a plain synchronous sensor and actuator cost
 two function calls, and ten thousand loops need no ten thousand tasks. Only a loop whose sensor or actuator is
@@ -29,7 +29,7 @@ from flyball.loops.telemetry.sink import Sink
 from flyball.store.protocol import StateStore
 
 if TYPE_CHECKING:
-    from flyball.loops.advice import Advice
+    from flyball.loops.recommendation import Recommendation
 
 log = logging.getLogger("flyball.loops")
 
@@ -40,7 +40,7 @@ _PATIENCE = 10  # periods after which a coroutine that does not come back is can
 
 
 @dataclass(slots=True)
-class _Driven:
+class _RunningLoop:
     """A loop and what the runner knows about its sensor and actuator."""
 
     loop: Loop
@@ -60,7 +60,7 @@ class _Group:
     origin: float = field(compare=False)
     ticks: int = field(compare=False, default=0)
     served: int = field(compare=False, default=0)
-    members: dict[str, _Driven] = field(compare=False, default_factory=dict)
+    members: dict[str, _RunningLoop] = field(compare=False, default_factory=dict)
 
     def restart(self, now: float) -> None:
         self.due = self.origin = now
@@ -77,7 +77,7 @@ class Runner:
 
     `telemetry` are the sinks for records (default: the newest in memory, see `records`). With a `store`,
     loops go on from where they were when the program ended; their states are saved every `save_every_s` and
-    at the end. Where the program dies, knobs hold their last value: nothing is ever reset on the way out.
+    at the end. Where the program dies, actuators hold their last value: nothing is ever reset on the way out.
     """
 
     def __init__(
@@ -96,16 +96,16 @@ class Runner:
         self._save_every_s = save_every_s
         self._groups: dict[float, _Group] = {}
         self._agenda: list[_Group] = []  # a heap: the group that is due next comes first
-        self._driven: dict[str, _Driven] = {}
+        self._running: dict[str, _RunningLoop] = {}
         self._saved: dict[str, Any] = {}
         self._stopping = False
-        self._woken: asyncio.Event | None = None
+        self._wake_event: asyncio.Event | None = None
         for loop in loops:
             self.add(loop)
 
     @property
     def loops(self) -> dict[str, Loop]:
-        return {name: driven.loop for name, driven in self._driven.items()}
+        return {name: running.loop for name, running in self._running.items()}
 
     @property
     def dropped(self) -> int:
@@ -116,37 +116,37 @@ class Runner:
         """The newest records where no other telemetry was asked for."""
         return self._memory.records(loop)
 
-    def advice(self, loop: str) -> Advice:
+    def recommend(self, loop: str) -> Recommendation:
         """The model, its R² and the gains that the records in memory support; touches nothing."""
-        from flyball.loops.advice import advise
+        from flyball.loops.recommendation import recommend
 
-        return advise(self.records(loop))
+        return recommend(self.records(loop))
 
     def add(self, loop: Loop) -> None:
         """Run this loop, too; also while running."""
-        if loop.name in self._driven:
+        if loop.name in self._running:
             raise InvalidValue(f"there is a loop {loop.name!r} already; give each loop a name of its own")
         if self._store is not None and (saved := self._store.load(loop.name)) is not None:
             self._restore(loop, saved)
         awaits = inspect.iscoroutinefunction(loop.sensor) or inspect.iscoroutinefunction(loop.actuator)
-        driven = self._driven[loop.name] = _Driven(loop, loop.blocking, awaits)
+        running = self._running[loop.name] = _RunningLoop(loop, loop.blocking, awaits)
         group = self._groups.get(loop.period_s)
         if group is None:
             now = self.clock.now()
             group = self._groups[loop.period_s] = _Group(now, loop.period_s, origin=now)
             heapq.heappush(self._agenda, group)
             self._wake()
-        group.members[loop.name] = driven
+        group.members[loop.name] = running
 
     def remove(self, name: str) -> Loop:
-        """Stop running this loop; its knob stays where it is."""
-        if name not in self._driven:
-            raise InvalidValue(f"there is no loop {name!r}; there are: {', '.join(self._driven) or 'none'}")
-        driven = self._driven.pop(name)
-        self._groups[driven.loop.period_s].members.pop(name)
-        if driven.task is not None:
-            driven.task.cancel()
-        return driven.loop
+        """Stop running this loop; its actuator stays where it is."""
+        if name not in self._running:
+            raise InvalidValue(f"there is no loop {name!r}; there are: {', '.join(self._running) or 'none'}")
+        running = self._running.pop(name)
+        self._groups[running.loop.period_s].members.pop(name)
+        if running.task is not None:
+            running.task.cancel()
+        return running.loop
 
     def stop(self) -> None:
         """End `run` after the tick under way."""
@@ -156,23 +156,23 @@ class Runner:
     async def run(self, *, samples: int | None = None) -> None:
         """Run until `stop`, until cancelled, or until every loop was served `samples` times."""
         self._stopping = False
-        self._woken = asyncio.Event()
+        self._wake_event = asyncio.Event()
         for group in self._groups.values():
             group.restart(self.clock.now())
         self._agenda = list(self._groups.values())
         heapq.heapify(self._agenda)
-        saver = asyncio.create_task(self._save_now_and_then()) if self._store is not None else None
+        saver = asyncio.create_task(self._save_periodically()) if self._store is not None else None
         try:
             while self._agenda and not self._stopping:
                 group = self._agenda[0]
                 if samples is not None and group.served >= samples:
                     heapq.heappop(self._agenda)
-                elif await self._reached(group.due):
+                elif await self._wait_until(group.due):
                     group = heapq.heappop(self._agenda)
                     await self._tick(group)
                     heapq.heappush(self._agenda, group)
         finally:
-            self._woken = None
+            self._wake_event = None
             if saver is not None:
                 saver.cancel()
             await self._finish_steps()
@@ -180,24 +180,24 @@ class Runner:
             if self._store is not None:
                 await self.clock.call_blocking(self._save, self.loops)
 
-    async def _reached(self, due: float) -> bool:
+    async def _wait_until(self, due: float) -> bool:
         """Wait until `due`; False where something else woke us before."""
-        assert self._woken is not None  # set for as long as `run` runs
+        assert self._wake_event is not None  # set for as long as `run` runs
         if self.clock.now() >= due:
             return True
         sleeper = asyncio.ensure_future(self.clock.sleep_until(due))
-        waker = asyncio.ensure_future(self._woken.wait())
+        waker = asyncio.ensure_future(self._wake_event.wait())
         try:
             await asyncio.wait({sleeper, waker}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             sleeper.cancel()
             waker.cancel()
-        self._woken.clear()
+        self._wake_event.clear()
         return self.clock.now() >= due
 
     def _wake(self) -> None:
-        if self._woken is not None:
-            self._woken.set()
+        if self._wake_event is not None:
+            self._wake_event.set()
 
     async def _tick(self, group: _Group) -> None:
         members = list(group.members.values())
@@ -208,97 +208,99 @@ class Runner:
             now = self.clock.now()
             time = due if now - due <= _ON_TIME * group.period_s else now
             records: list[LoopRecord] = []
-            for driven in members[first : first + _SLICE]:
-                record = self._serve(driven, time)
+            for running in members[first : first + _SLICE]:
+                record = self._step(running, time)
                 if record is not None:
                     records.append(record)
             self._recorder.put(records)
             await asyncio.sleep(0)
 
-    def _serve(self, driven: _Driven, time: float) -> LoopRecord | None:
+    def _step(self, running: _RunningLoop, time: float) -> LoopRecord | None:
         """One step of one loop; None where it goes on in a task of its own."""
-        if driven.task is not None:
-            if not driven.task.done():
-                return self._without_measurement(driven, time)
-            driven.task = None
-        loop = driven.loop
-        if driven.awaits or driven.in_thread:
-            driven.task = asyncio.create_task(self._serve_beside(driven, time))
-            driven.started, driven.cancelled = time, False
+        if running.task is not None:
+            if not running.task.done():
+                return self._step_overdue(running, time)
+            running.task = None
+        loop = running.loop
+        if running.awaits or running.in_thread:
+            running.task = asyncio.create_task(self._step_in_task(running, time))
+            running.started, running.cancelled = time, False
             return None
         began = self.clock.now()
-        trouble = None
+        problem = None
         reading: Any = None
         try:
             reading = loop.sensor()
             if type(reading) is not float:
                 if inspect.isawaitable(reading):
-                    driven.awaits = True
-                    driven.task = asyncio.create_task(self._serve_beside(driven, time, reading))
-                    driven.started, driven.cancelled = time, False
+                    running.awaits = True
+                    running.task = asyncio.create_task(self._step_in_task(running, time, reading))
+                    running.started, running.cancelled = time, False
                     return None
                 reading = _number(reading)
         except Exception as error:  # noqa: BLE001 – a sensor may raise anything; only its own loop goes without
-            reading, trouble = None, _raised("sensor", error)
-        record = loop.step(time, reading, _disturbances(loop), trouble)
+            reading, problem = None, _error_text("sensor", error)
+        record = loop.step(time, reading, _disturbances(loop), problem)
         if record.command is not None:
             try:
                 answer = loop.actuator(record.command)
                 if answer is not None:
                     if inspect.isawaitable(answer):
-                        driven.awaits = True
-                        driven.task = asyncio.create_task(self._settle_beside(loop, record, answer))
-                        driven.started, driven.cancelled = time, False
+                        running.awaits = True
+                        running.task = asyncio.create_task(self._apply_in_task(loop, record, answer))
+                        running.started, running.cancelled = time, False
                         return None
-                    record = _settle(loop, record, answer)
+                    record = _note_applied(loop, record, answer)
             except Exception as error:  # noqa: BLE001 – an actuator may raise anything
-                record = _refused(loop, record, error)
+                record = _actuator_failed(loop, record, error)
         if self.clock.now() - began > _SLOW_CALL_S:
-            driven.in_thread = True
+            running.in_thread = True
             log.warning("loop %s waits %.2g s in a call; called in a thread from now on", loop.name, _SLOW_CALL_S)
         return record
 
-    def _without_measurement(self, driven: _Driven, time: float) -> LoopRecord:
+    def _step_overdue(self, running: _RunningLoop, time: float) -> LoopRecord:
         """The step of a loop whose sensor or actuator has not come back from an earlier one."""
-        waits = time - driven.started
-        overdue = waits >= _PATIENCE * driven.loop.period_s
-        if overdue and not driven.in_thread and not driven.cancelled:
-            assert driven.task is not None
-            driven.cancelled = driven.task.cancel()
-        trouble = f"the sensor or actuator has not answered for {waits:g} s"
-        return driven.loop.step(time, None, (), trouble, ReasonCode.OVERDUE)
+        waits = time - running.started
+        overdue = waits >= _PATIENCE * running.loop.period_s
+        if overdue and not running.in_thread and not running.cancelled:
+            assert running.task is not None
+            running.cancelled = running.task.cancel()
+        problem = f"the sensor or actuator has not answered for {waits:g} s"
+        return running.loop.step(time, None, (), problem, ReasonCode.OVERDUE)
 
-    async def _serve_beside(self, driven: _Driven, time: float, reading: Awaitable[Any] | None = None) -> None:
-        loop, trouble, measured = driven.loop, None, None
+    async def _step_in_task(
+        self, running: _RunningLoop, time: float, reading: Awaitable[Any] | None = None
+    ) -> None:
+        loop, problem, measured = running.loop, None, None
         try:
-            answer = reading if reading is not None else await self._call(driven, loop.sensor)
+            answer = reading if reading is not None else await self._call(running, loop.sensor)
             measured = _number(await answer if inspect.isawaitable(answer) else answer)
         except Exception as error:  # noqa: BLE001 – a sensor may raise anything; only its own loop goes without
-            trouble = _raised("sensor", error)
+            problem = _error_text("sensor", error)
         now = self.clock.now()
         on_time = now - time <= _ON_TIME * loop.period_s
-        record = loop.step(time if on_time else now, measured, _disturbances(loop), trouble)
+        record = loop.step(time if on_time else now, measured, _disturbances(loop), problem)
         if record.command is not None:
-            await self._settle_beside(loop, record, self._call(driven, loop.actuator, record.command))
+            await self._apply_in_task(loop, record, self._call(running, loop.actuator, record.command))
         else:
             self._recorder.put([record])
 
-    async def _settle_beside(self, loop: Loop, record: LoopRecord, answer: Awaitable[Any]) -> None:
+    async def _apply_in_task(self, loop: Loop, record: LoopRecord, answer: Awaitable[Any]) -> None:
         try:
             result = await answer
-            record = _settle(loop, record, await result if inspect.isawaitable(result) else result)
+            record = _note_applied(loop, record, await result if inspect.isawaitable(result) else result)
         except Exception as error:  # noqa: BLE001 – an actuator may raise anything
-            record = _refused(loop, record, error)
+            record = _actuator_failed(loop, record, error)
         self._recorder.put([record])
 
-    async def _call(self, driven: _Driven, function: Callable[..., Any], *arguments: Any) -> Any:
-        if driven.in_thread and not inspect.iscoroutinefunction(function):
+    async def _call(self, running: _RunningLoop, function: Callable[..., Any], *arguments: Any) -> Any:
+        if running.in_thread and not inspect.iscoroutinefunction(function):
             return await self.clock.call_blocking(function, *arguments)
         return function(*arguments)
 
     async def _finish_steps(self) -> None:
         """Steps under way get one more period, then they are cancelled."""
-        tasks = {d.task: d.loop.period_s for d in self._driven.values() if d.task is not None}
+        tasks = {d.task: d.loop.period_s for d in self._running.values() if d.task is not None}
         if not tasks:
             return
         _, late = await asyncio.wait(tasks, timeout=max(tasks.values()))
@@ -307,7 +309,7 @@ class Runner:
         if late:
             await asyncio.wait(late, timeout=1.0)
 
-    async def _save_now_and_then(self) -> None:
+    async def _save_periodically(self) -> None:
         while True:
             await self.clock.sleep_until(self.clock.now() + self._save_every_s)
             await self.clock.call_blocking(self._save, self.loops)
@@ -343,7 +345,7 @@ def run(
     try:
         drive(runner.run(samples=samples))
     except KeyboardInterrupt:
-        log.info("stopped by hand; the knobs keep their values")
+        log.info("stopped by hand; the actuators keep their values")
     return runner
 
 
@@ -368,7 +370,7 @@ def _disturbances(loop: Loop) -> Disturbances:
         return ()
 
 
-def _settle(loop: Loop, record: LoopRecord, answer: Any) -> LoopRecord:
+def _note_applied(loop: Loop, record: LoopRecord, answer: Any) -> LoopRecord:
     """Take note of what the actuator says it applied."""
     if answer is None:
         return record
@@ -380,13 +382,13 @@ def _settle(loop: Loop, record: LoopRecord, answer: Any) -> LoopRecord:
     return record
 
 
-def _refused(loop: Loop, record: LoopRecord, error: Exception) -> LoopRecord:
-    """The actuator failed: as far as anybody knows, the knob stands where it stood."""
+def _actuator_failed(loop: Loop, record: LoopRecord, error: Exception) -> LoopRecord:
+    """The record of a command that the actuator failed to carry out: its last known value still holds."""
     if record.applied is not None:
         loop.applied(record.applied)
-    reason = f"{_raised('actuator', error)}: the knob stays"
+    reason = f"{_error_text('actuator', error)}: it keeps its last value"
     return replace(record, command=None, reason=reason, code=ReasonCode.ACTUATOR_FAILED)
 
 
-def _raised(what: str, error: Exception) -> str:
+def _error_text(what: str, error: Exception) -> str:
     return f"the {what} raised {type(error).__name__}: {error}"

@@ -201,7 +201,7 @@ def decide(policy: Policy, state: State, *events: Event) -> tuple[State, Decisio
     for event in events:
         state = _take_in(policy, state, event, records)
     if _silent(policy, state, now_s):
-        state = _step(policy, replace(state, progress_s=now_s), now_s, records, trouble=1.0)
+        state = _step(policy, replace(state, progress_s=now_s), now_s, records, unavailable=1.0)
     state, sends = _send(policy, state, now_s, records)
     return state, Decisions(sends, _wake_s(policy, state, now_s), tuple(records))
 
@@ -230,9 +230,9 @@ def _take_in(policy: Policy, state: State, event: Event, records: list[LoopRecor
                 progress_s=now_s,
                 retry_s=max(state.retry_s, retry_s),
             )
-            state = _step(policy, state, now_s, records, trouble=1.0)
+            state = _step(policy, state, now_s, records, unavailable=1.0)
         case Blocked():
-            state = _step(policy, replace(state, blocked=True), now_s, records, trouble=1.0)
+            state = _step(policy, replace(state, blocked=True), now_s, records, unavailable=1.0)
         case Unblocked():
             state = replace(state, blocked=False, progress_s=now_s)
         case Timer():
@@ -272,11 +272,11 @@ def _step(
     records: list[LoopRecord],
     seen: Measured | None = None,
     *,
-    trouble: float = 0.0,
+    unavailable: float = 0.0,
 ) -> State:
     """Let the controller see what happened."""
     seen = (seen or Measured(in_flight=float(state.in_flight)))._replace(
-        pending=float(state.pending), arrivals=float(state.arrivals), trouble=trouble
+        pending=float(state.pending), arrivals=float(state.arrivals), unavailable=unavailable
     )
     sample = Sample(now_s, now_s - state.stepped_s, 0.0, tuple(seen), tuple(state.command))
     memory, action = policy.controller.step(state.controller_state, sample)

@@ -85,7 +85,7 @@ class ConsumerPlant:
 
 
 class RunningConsumer:
-    """The plant in virtual time: a knob (`set_window`) and a sensor (`look`)."""
+    """The plant in virtual time: an actuator (`set_window`) and a sensor (`look`)."""
 
     def __init__(self, plant: ConsumerPlant, environment: Any, rng: np.random.Generator) -> None:
         self.plant = plant

@@ -131,7 +131,7 @@ class LaneTwin:
             self.events += events
             self._put(events * self.model.result_bytes)
             self.served.batches.append(Batch(began_s, events, env.now - began_s))
-            self.served.delays_s += [(env.now, env.now - came_s, count) for came_s, count in taken]
+            self.served.delays_s += [(env.now, env.now - arrival_s, count) for arrival_s, count in taken]
             self.then(taken)
 
     def _take(self, events: int) -> list[tuple[float, int]]:
@@ -139,11 +139,11 @@ class LaneTwin:
         self.in_flight = events
         taken = []
         while events > 0:
-            came_s, count = self._input.popleft()
+            arrival_s, count = self._input.popleft()
             if count > events:
-                self._input.appendleft((came_s, count - events))
+                self._input.appendleft((arrival_s, count - events))
                 count = events
-            taken.append((came_s, count))
+            taken.append((arrival_s, count))
             events -= count
         return taken
 

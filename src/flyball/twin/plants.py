@@ -1,6 +1,6 @@
 """What a loop controls in the twin.
 
-A plant has a knob (`apply`) and a sensor (`measure`); both are told the time, and time never goes back. The
+A plant has an actuator (`apply`) and a sensor (`measure`); both are told the time, and time never goes back. The
 linear plant here is the one that designs are made for; plants with queues and messages are built on SimPy.
 """
 
@@ -25,7 +25,7 @@ class Plant(Protocol):
         ...
 
     def apply(self, command: Value, time: float) -> Value | None:
-        """Set the knob; returns what was really applied (None: as commanded)."""
+        """Set the actuator; returns what was really applied (None: as commanded)."""
         ...
 
 
@@ -34,7 +34,7 @@ class ArxPlant:
 
     One model sample lasts `period_s`; the command is held in between. e is white noise of standard deviation
     `noise` that enters the process, as least squares assumes; `sensor_noise` is only seen, never fed back.
-    d is a load disturbance, a function of time. `limits` are those of the knob, and `whole` says that it knows
+    d is a load disturbance, a function of time. `limits` are those of the actuator, and `whole` says that it knows
     whole numbers only: what it then returns as applied is the value before rounding, as controllers expect.
 
     >>> plant = ArxPlant(Arx((0.5,), (2.0,), delay=1), command=0.0)
@@ -98,7 +98,7 @@ class ArxPlant:
     def apply(self, command: Value, time: float) -> float:
         del time  # a command holds from its sample on
         if isinstance(command, tuple):
-            raise InvalidValue(f"this plant has one knob, got {len(command)} commands {command}")
+            raise InvalidValue(f"this plant has one actuator, got {len(command)} commands {command}")
         within = command if self._limits is None else clamp(command, *self._limits)
         self._command = float(math.floor(within + 0.5)) if self._whole else within
         return within

@@ -96,8 +96,8 @@ class TwinPublisher:
         self._timer_s = math.inf
         self.dropped = 0
         self._unanswered: Counter[float] = Counter({env.now: backlog} if backlog else {})
-        self.came_s: list[float] = []
-        self.took_s: list[float] = []
+        self.arrival_s: list[float] = []
+        self.response_s: list[float] = []
         self.batch_sizes: list[tuple[float, int]] = []
         """(when, how many) of every batch that left."""
         self.wanted: list[tuple[float, float]] = [(env.now, self._state.command.most)]
@@ -132,7 +132,7 @@ class TwinPublisher:
         self._unanswered[self._env.now] += 1
         self._env.process(self._receive(self._env.now))
 
-    def _receive(self, came_s: float) -> Iterator[Any]:
+    def _receive(self, arrival_s: float) -> Iterator[Any]:
         near, env = self._near, self._env
         with self._workers.request(priority=_FIRST if near.receive_first else _SECOND) as worker:
             yield worker
@@ -141,7 +141,7 @@ class TwinPublisher:
             with self._disk.request(priority=_FIRST) as turn:
                 yield turn
                 yield env.timeout(near.write_s)
-        self._stored.append(came_s)
+        self._stored.append(arrival_s)
         self._happened(Accepted(env.now, 1))
 
     def _publish(self) -> Generator[Any, Any, None]:
@@ -152,19 +152,19 @@ class TwinPublisher:
             with self._disk.request(priority=_SECOND) as turn:
                 yield turn
                 yield env.timeout(near.read_s + batch.count * near.read_each_s)
-            for came_s in [self._stored.popleft() for _ in range(batch.count)]:
+            for arrival_s in [self._stored.popleft() for _ in range(batch.count)]:
                 worker = self._workers.request(priority=_SECOND)
                 yield worker
-                env.process(self._transfer(worker, came_s, batch))
+                env.process(self._transfer(worker, arrival_s, batch))
 
-    def _transfer(self, worker: Any, came_s: float, batch: Batch) -> Iterator[Any]:
-        yield from self._link.transfer(came_s)
+    def _transfer(self, worker: Any, arrival_s: float, batch: Batch) -> Iterator[Any]:
+        yield from self._link.transfer(arrival_s)
         self._workers.release(worker)
-        self._unanswered[came_s] -= 1
-        if not self._unanswered[came_s]:
-            del self._unanswered[came_s]
-        self.came_s.append(came_s)
-        self.took_s.append(self._env.now - came_s)
+        self._unanswered[arrival_s] -= 1
+        if not self._unanswered[arrival_s]:
+            del self._unanswered[arrival_s]
+        self.arrival_s.append(arrival_s)
+        self.response_s.append(self._env.now - arrival_s)
         self._happened(Confirmed(self._env.now, replace(batch, count=1)))
 
     def _happened(self, event: Event) -> None:
@@ -191,8 +191,8 @@ class TwinPublisher:
 class PublisherRun:
     """What happened, in order of completion. Latencies are response times, from request to ACK."""
 
-    came_s: Array
-    took_s: Array
+    arrival_s: Array
+    response_s: Array
     dropped: int
     waiting: int
     """Accepted and without an ACK at the end."""
@@ -206,7 +206,7 @@ class PublisherRun:
     @property
     def latencies_s(self) -> Array:
         """Response times of requests after the first `skip_s`; without an answer: what they waited so far."""
-        return self.took_s[self.came_s >= self.skip_s]
+        return self.response_s[self.arrival_s >= self.skip_s]
 
     @property
     def mean_s(self) -> float:
@@ -256,8 +256,8 @@ def run_publisher(
     env.run(until=duration_s)
     unfinished_s = publisher.unfinished_s
     return PublisherRun(
-        came_s=np.array(publisher.came_s + unfinished_s),
-        took_s=np.array(publisher.took_s + [duration_s - came_s for came_s in unfinished_s]),
+        arrival_s=np.array(publisher.arrival_s + unfinished_s),
+        response_s=np.array(publisher.response_s + [duration_s - arrival_s for arrival_s in unfinished_s]),
         dropped=publisher.dropped,
         waiting=len(unfinished_s),
         wanted=tuple(publisher.wanted),
@@ -297,7 +297,7 @@ def run_sharing(
     env.process(join())
     env.run(until=end_s)
     bins = np.arange(0.0, end_s + bin_s / 2, bin_s)
-    done = [np.array(one.came_s) + np.array(one.took_s) for one in joined]
+    done = [np.array(one.arrival_s) + np.array(one.response_s) for one in joined]
     return np.array([np.histogram(times, bins)[0] for times in done])
 
 

@@ -64,7 +64,7 @@ class Broker:
         environment.process(self._subscribe())
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         return self.far.queue - len(self._queue)
 
     def link(self) -> Link:
@@ -87,12 +87,12 @@ class Broker:
                 yield self._came
             if self.far.intake_s:
                 yield env.timeout(self.far.intake_s)
-            while self.room == 0:
+            while self.free_slots == 0:
                 self._left = env.event()
                 yield self._left
             message, ack = self._door.popleft()
             self._queue.append(message)
-            ack.succeed(self.room)
+            ack.succeed(self.free_slots)
 
     def _subscribe(self) -> Iterator[Any]:
         env, far = self.environment, self.far
@@ -101,10 +101,10 @@ class Broker:
             for _ in range(len(self._queue)):  # the gate: what comes from now on waits for the next visit
                 yield env.timeout(self._rng.exponential(1.0 / far.read_rate))
                 self.read_after_s.append(env.now - self._queue.popleft())
-                if self.room == 1:
+                if self.free_slots == 1:
                     _fire(self._left)
                     for link in self._links:
-                        link.hear_later(self.room)
+                        link.send_update(self.free_slots)
 
 
 class Link:
@@ -112,32 +112,32 @@ class Link:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._room = broker.room
+        self._free_slots = broker.free_slots
         self._unanswered = 0
         self._waiting: deque[Any] = deque()
 
     def transfer(self, message: float) -> Generator[Any, Any, None]:
         """Bring a message to the broker; over when its ACK is back."""
         env, one_way_s = self._broker.environment, self._broker.far.round_trip_s / 2.0
-        while self._unanswered >= self._room:
+        while self._unanswered >= self._free_slots:
             turn = env.event()
             self._waiting.append(turn)
             yield turn
         self._unanswered += 1
         yield env.timeout(one_way_s)
-        room = yield self._broker.offer(message)
+        free_slots = yield self._broker.offer(message)
         yield env.timeout(one_way_s)
         self._unanswered -= 1
-        self._hear(room)
+        self._set_free_slots(free_slots)
 
-    def hear_later(self, room: int) -> None:
+    def send_update(self, free_slots: int) -> None:
         """The broker's word is on its way; it cannot overtake an ACK, for both take the same time."""
         news = self._broker.environment.timeout(self._broker.far.round_trip_s / 2.0)
-        news.callbacks.append(lambda _: self._hear(room))
+        news.callbacks.append(lambda _: self._set_free_slots(free_slots))
 
-    def _hear(self, room: int) -> None:
-        self._room = room
-        for _ in range(min(len(self._waiting), max(0, room - self._unanswered))):
+    def _set_free_slots(self, free_slots: int) -> None:
+        self._free_slots = free_slots
+        for _ in range(min(len(self._waiting), max(0, free_slots - self._unanswered))):
             self._waiting.popleft().succeed()
 
 

@@ -24,6 +24,6 @@ def test_refuses_what_is_no_command(value: float | tuple[float, ...]) -> None:
         Fixed(value)
 
 
-def test_refuses_another_number_of_knobs() -> None:
+def test_refuses_another_number_of_actuators() -> None:
     with pytest.raises(InvalidValue, match="stands at"):
         Fixed((1.0, 2.0)).initial(3.0)

@@ -38,7 +38,7 @@ def test_differences_of_lanes_converge(slowness: tuple[float, ...], delay: int) 
     assert list(shares) == pytest.approx(even)
 
 
-def test_one_knob_is_scalar_state_feedback() -> None:
+def test_one_actuator_is_scalar_state_feedback() -> None:
     vector, scalar = Lqr(ki=((0.1,),), ky=((0.3,),), ku=((0.5, 0.25),)), StateFeedback(0.1, (0.3,), (0.5, 0.25))
     states = vector.initial((4.0,)), scalar.initial(4.0)
     y = 0.0
@@ -51,7 +51,7 @@ def test_one_knob_is_scalar_state_feedback() -> None:
         y = 0.5 * y + theirs.command
 
 
-def test_back_calculates_each_knob() -> None:
+def test_back_calculates_each_actuator() -> None:
     lqr = Lqr(ki=((1.0, 0.0), (0.0, 1.0)), ky=((0.0, 0.0), (0.0, 0.0)))
     state, _ = lqr.step(lqr.initial((0.0, 0.0)), Sample(0.0, 1.0, (5.0, 5.0), (0.0, 0.0)))
     _, action = lqr.step(state, Sample(1.0, 1.0, (5.0, 5.0), (0.0, 0.0), applied=(5.0, 2.0)))
@@ -79,6 +79,6 @@ def test_refuses_matrices_that_do_not_fit(config: dict[str, tuple[tuple[float, .
         Lqr(**config)
 
 
-def test_refuses_another_number_of_knobs() -> None:
-    with pytest.raises(InvalidValue, match="2 knobs"):
+def test_refuses_another_number_of_actuators() -> None:
+    with pytest.raises(InvalidValue, match="2 actuators"):
         Lqr(ki=((1.0,), (1.0,)), ky=((1.0,), (1.0,))).initial(3.0)

@@ -30,7 +30,7 @@ def test_moves_as_its_characteristic_polynomial_says(kp: float, ki: float) -> No
 
 
 def test_integral_does_not_wind_up_while_the_actuator_is_limited() -> None:
-    """Out of reach for 200 samples, then the goal falls: knowing what was applied, the knob leaves at once."""
+    """Out of reach for 200 samples, then the goal falls: knowing what was applied, the actuator leaves at once."""
     goals = [2000.0] * 200 + [400.0] * 40
     known = close_loop(S1, goals, a=0.26, b=59.73, limits=(1.0, 10.0))
     blind = close_loop(S1, goals, a=0.26, b=59.73, limits=(1.0, 10.0), report=False)

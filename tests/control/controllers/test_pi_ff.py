@@ -18,7 +18,7 @@ def test_without_feed_forward_it_is_pi() -> None:
     assert [s.applied for s in other] == pytest.approx([s.applied for s in one])
 
 
-def test_setpoint_gain_moves_the_knob_at_once() -> None:
+def test_setpoint_gain_moves_the_actuator_at_once() -> None:
     gain = (1.0 - A) / B
     goals = [400.0] * 30 + [800.0] * 30
     start = 400.0 * gain

@@ -103,7 +103,7 @@ def test_keeps_its_gains_when_nothing_can_be_learnt() -> None:
 
 
 def test_pi_never_sees_the_probe() -> None:
-    """On a plant that ignores its knob and a measurement at the goal, only the probe moves the command."""
+    """On a plant that ignores its actuator and a measurement at the goal, only the probe moves the command."""
     loop = SelfTuning(kp=1.0, ki=1.0, probe=0.25)
     state, u, commands = loop.initial(10.0), 10.0, set()
     for k in range(200):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flyball.control.controllers.state_feedback import StateFeedback
-from flyball.control.design.placement import place
+from flyball.control.design.placement import place_poles
 from flyball.control.gains import StateGains
 from flyball.control.models import first_order
 from flyball.control.step import Sample
@@ -15,7 +15,7 @@ A, B = 0.985, -134.0
 
 
 def designed(delay: int, poles: list[complex]) -> StateFeedback:
-    gains = place(first_order(A, B, delay), "state", poles)
+    gains = place_poles(first_order(A, B, delay), "state", poles)
     assert isinstance(gains, StateGains)
     return StateFeedback(gains.ki, gains.ky, gains.ku)
 

@@ -46,7 +46,7 @@ def test_the_poles_are_those_of_the_extended_model() -> None:
 
 
 def test_the_mean_of_lanes_is_refused_as_uncontrollable() -> None:
-    """Two integrating lanes, one knob that moves load between them: their mean drifts whatever the knob does."""
+    """Two integrating lanes and one actuator that moves load between them: their mean drifts all the same."""
     model = StateSpace(np.eye(2), np.array([[1.0], [-1.0]]), np.array([[1.0, -1.0]]))
     with pytest.raises(InvalidValue, match="no command moves the mode at 1 "):
         lqr(model, Q=1.0, R=1.0)
@@ -65,7 +65,7 @@ def test_bad_weights_are_one_sentence(q: object, r: float, integral: None, messa
         lqr(two_by_two(), q, r, integral)  # type: ignore[arg-type]  # deliberately wrong
 
 
-def test_more_outputs_than_knobs_cannot_all_be_held() -> None:
+def test_more_outputs_than_actuators_cannot_all_be_held() -> None:
     model = StateSpace(np.diag([0.5, 0.6]), np.ones((2, 1)), np.eye(2))
     with pytest.raises(InvalidValue, match="1 commands cannot hold 2 outputs"):
         lqr(model, 1.0, 1.0, integral=1.0)

@@ -80,7 +80,7 @@ def test_no_estimate_before_there_is_one() -> None:
     state = rls.initial()
     assert rls.model(state) is None
     state, _ = learn(rls, state, Plant(S1, 20.0, seed=3), [10.0] * 500)
-    assert rls.model(state) is None  # a knob at rest teaches nothing
+    assert rls.model(state) is None  # an actuator at rest teaches nothing
     state, _ = learn(rls, state, Plant(S1, 20.0, seed=3), probing(60))
     assert rls.model(state) is not None
 

@@ -1,4 +1,4 @@
-"""Loops with several knobs: agreement with the single loop, and the disk margin used up."""
+"""Loops with several actuators: agreement with the single loop, and the disk margin used up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flyball.control.verification.verify import verify
 from flyball.control.verification.verify_matrix import verify_matrix
 
 
-def test_one_knob_is_judged_like_a_single_loop() -> None:
+def test_one_actuator_is_judged_like_a_single_loop() -> None:
     """State feedback on y with the sum of errors is the same loop, cut at the same place."""
     from flyball.control.gains import StateGains
 
@@ -30,7 +30,7 @@ def test_one_knob_is_judged_like_a_single_loop() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_knob_may_be_off_by_the_gain_margin(seed: int) -> None:
+def test_every_actuator_may_be_off_by_the_gain_margin(seed: int) -> None:
     rng = np.random.default_rng(seed)
     A = rng.normal(size=(3, 3))
     A *= 0.95 / np.abs(np.linalg.eigvals(A)).max()

@@ -89,7 +89,7 @@ def test_limits_inside_limits_do_not_wind_up_either() -> None:
     assert run[-1].measurement == pytest.approx(400.0, rel=1e-3)
 
 
-def test_saturation_has_limits_for_each_knob() -> None:
+def test_saturation_has_limits_for_each_actuator() -> None:
     limited = Saturation(Fixed((9.0, -9.0)), low=(0.0, -2.0), high=(4.0, 2.0))
     _, action = limited.step(limited.initial((1.0, 1.0)), Sample(0.0, 1.0, 1.0, 1.0))
     assert action.command == (4.0, -2.0)
@@ -104,7 +104,7 @@ def test_saturation_refuses_limits_that_leave_nothing(low: Any, high: Any) -> No
 
 
 def test_saturation_refuses_limits_of_another_shape() -> None:
-    with pytest.raises(InvalidValue, match="do not fit"):
+    with pytest.raises(InvalidValue, match="must fit the command"):
         Saturation(S1, (0.0, 0.0), (1.0, 1.0)).initial(3.0)
 
 
@@ -226,7 +226,7 @@ def test_dither_works_on_vectors() -> None:
     assert totals == pytest.approx([150.0, -250.0], abs=0.5)
 
 
-def test_bumpless_starts_where_the_knob_stands_and_fades() -> None:
+def test_bumpless_starts_where_the_actuator_stands_and_fades() -> None:
     smooth = Bumpless(P(0.02, bias=0.0), fade=0.5)
     run = close_loop(smooth, [400.0] * 200, a=A, b=B, command=50.0, measurement=300.0)
     assert run[0].applied == 50.0
@@ -281,7 +281,7 @@ def test_refuses_an_inner_that_is_no_controller(name: str) -> None:
         wrap(name, "pi", **config.get(name, {}))  # type: ignore[arg-type]  # a user's mistake
 
 
-def test_a_controller_that_asks_for_nan_never_reaches_the_knob() -> None:
+def test_a_controller_that_asks_for_nan_never_reaches_the_actuator() -> None:
     class Broken:
         def initial(self, command: Any) -> Any:
             return command

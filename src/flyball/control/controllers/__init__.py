@@ -14,6 +14,6 @@ Conventions that every controller here keeps, so that they need not be repeated 
   integral smaller than half a unit.
 * **A bad sample holds.** A missing, NaN or infinite measurement or set point gives a command of None with the
   reason in words, and the state stays usable.
-* **The start is smooth.** From `initial(command)` the first action moves the knob by the integral's step
+* **The start is smooth.** From `initial(command)` the first action moves the actuator by the integral's step
   alone: a proportional term counts from the first error that was seen.
 """

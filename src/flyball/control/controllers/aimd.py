@@ -30,7 +30,7 @@ class Aimd:
     Formula: congested: u(k) = decrease · u'(k−1); otherwise u(k) = u'(k−1) + increase, where u' is the applied
     command. Congested means that the measurement is above the set point (a delay, a backlog) or, with
     `congested="below"`, below it (free space, rate of confirms). It never rests: around the edge it saws
-    between u and decrease·u. Meant for knobs from 0 up.
+    between u and decrease·u. Meant for actuators from 0 up.
 
     >>> aimd, u = Aimd(increase=1.0, decrease=0.5), []
     >>> state = aimd.initial(6.0)

@@ -83,10 +83,10 @@ def class_of(name: str) -> type[Any]:
         ...
     flyball.errors.InvalidValue: there is no controller 'pie'; there are: fixed, p, pi...
     """
-    place = _CLASSES.get(ALIASES.get(name, name))
-    if place is None:
+    place_poles = _CLASSES.get(ALIASES.get(name, name))
+    if place_poles is None:
         raise InvalidValue(f"there is no controller {name!r}; there are: {', '.join(NAMES)}")
-    module, class_name = place.split(":")
+    module, class_name = place_poles.split(":")
     found: type[Any] = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)
     return found
 

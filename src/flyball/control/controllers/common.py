@@ -58,11 +58,11 @@ def as_tuple(value: Value) -> tuple[float, ...]:
 
 
 def as_scalar(value: Value) -> float:
-    """The one number in `value`: controllers with one knob are started with one number."""
+    """The one number in `value`: controllers with one actuator are started with one number."""
     if isinstance(value, tuple):
         if len(value) != 1:
             raise InvalidValue(
-                f"this controller has one knob, got {len(value)} commands {value}; use lqr or fixed"
+                f"this controller has one actuator, got {len(value)} commands {value}; use lqr or fixed"
             )
         value = value[0]
     return float(value)

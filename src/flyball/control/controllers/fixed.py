@@ -41,7 +41,7 @@ class Fixed:
         if self.value is None:
             return FixedState(command)
         if len(as_tuple(self.value)) != len(as_tuple(command)):
-            raise InvalidValue(f"Fixed.value is {self.value!r}, but the knob stands at {command!r}")
+            raise InvalidValue(f"Fixed.value is {self.value!r}, but the actuator stands at {command!r}")
         return FixedState(self.value)
 
     def step(self, state: FixedState, sample: Sample) -> tuple[FixedState, Action]:

@@ -1,4 +1,4 @@
-"""LQR: linear-quadratic state feedback with integral action, for several knobs and sensors at once."""
+"""LQR: linear-quadratic state feedback with integral action, for several actuators and sensors at once."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class LqrState:
 
 @dataclass(frozen=True, slots=True)
 class Lqr:
-    """Vector state feedback with integral action: for knobs that act on each other, such as shares of a load.
+    """Vector state feedback with integral action: for actuators that act on each other, such as shares of a load.
 
-    Formula: u(k) = I(k) − Ky·y(k) − Σⱼ Kuⱼ·u(k−j),  I(k) = I(k−1) + Ki·e(k),  with a row for each knob. Ku has
-    the blocks Ku₁ Ku₂ … side by side; a plant whose knobs act one interval late needs one block. Anti-windup
-    and start are those of state feedback, knob by knob; one set point stands for all sensors.
+    Formula: u(k) = I(k) − Ky·y(k) − Σⱼ Kuⱼ·u(k−j),  I(k) = I(k−1) + Ki·e(k),  with a row for each actuator. Ku has
+    the blocks Ku₁ Ku₂ … side by side; a plant whose actuators act one interval late needs one block. Anti-windup
+    and start are those of state feedback, actuator by actuator; one set point stands for all sensors.
 
     Balancing lanes: only the differences between N lanes can be controlled by sharing out a load, their mean
     cannot. `flyball.control.design.lane_balance.balance` designs on the N−1 differences and gives gains in lane
@@ -61,23 +61,28 @@ class Lqr:
     Source: S5, load balancing of more than two lanes.
     """
 
-    ki: tuple[tuple[float, ...], ...] = field(metadata={"help": "integral gains: a row a knob, a column a sensor"})
+    ki: tuple[tuple[float, ...], ...] = field(
+        metadata={"help": "integral gains: a row an actuator, a column a sensor"}
+    )
     ky: tuple[tuple[float, ...], ...] = field(metadata={"help": "gains on the measurements, in the same shape"})
     ku: tuple[tuple[float, ...], ...] = field(
-        default=(), metadata={"help": "gains on the last applied commands: a row a knob, blocks u(k−1), u(k−2), …"}
+        default=(),
+        metadata={"help": "gains on the last applied commands: a row an actuator, blocks u(k−1), u(k−2), …"},
     )
 
     def __post_init__(self) -> None:
         check_matrix(self, "ki")
         check_matrix(self, "ky")
         check_matrix(self, "ku")
-        knobs = len(self.ki)
-        if not knobs or not self.ki[0]:
-            raise InvalidValue(f"Lqr.ki has at least one knob and one sensor, got {self.ki!r}")
-        if len(self.ky) != knobs or len(self.ky[0]) != len(self.ki[0]):
+        actuators = len(self.ki)
+        if not actuators or not self.ki[0]:
+            raise InvalidValue(f"Lqr.ki has at least one actuator and one sensor, got {self.ki!r}")
+        if len(self.ky) != actuators or len(self.ky[0]) != len(self.ki[0]):
             raise InvalidValue(f"Lqr.ky has the shape of ki, got ki={self.ki!r}, ky={self.ky!r}")
-        if self.ku and (len(self.ku) != knobs or len(self.ku[0]) % knobs):
-            raise InvalidValue(f"Lqr.ku has {knobs} rows and a multiple of {knobs} columns, got {self.ku!r}")
+        if self.ku and (len(self.ku) != actuators or len(self.ku[0]) % actuators):
+            raise InvalidValue(
+                f"Lqr.ku has {actuators} rows and a multiple of {actuators} columns, got {self.ku!r}"
+            )
 
     @property
     def _delay(self) -> int:
@@ -86,7 +91,7 @@ class Lqr:
     def initial(self, command: Value) -> LqrState:
         start = tuple(map(float, as_tuple(command)))
         if len(start) != len(self.ki):
-            raise InvalidValue(f"Lqr has {len(self.ki)} knobs, got the commands {command!r}")
+            raise InvalidValue(f"Lqr has {len(self.ki)} actuators, got the commands {command!r}")
         return LqrState(start, (start,) * self._delay)
 
     def step(self, state: LqrState, sample: Sample) -> tuple[LqrState, Action]:
@@ -129,7 +134,7 @@ def _product(matrix: Matrix, vector: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _parts(integral: tuple[float, ...], fed_back: tuple[float, ...]) -> dict[str, float]:
-    """Records hold numbers by name: the terms of each knob, counted from 0."""
+    """Records hold numbers by name: the terms of each actuator, counted from 0."""
     parts: dict[str, float] = {}
     for number, (i, f) in enumerate(zip(integral, fed_back, strict=True)):
         parts[f"i{number}"], parts[f"x{number}"] = i, -f

@@ -36,7 +36,7 @@ class PiFf:
     window, Little's law gives the feed-forward: window = rate × residence time; measure that product as a
     disturbance and give it the gain 1. Feed-forward does not change the poles of the loop. A disturbance that
     is missing or not finite keeps its last usable value (or counts as 0), so that a failed sensor does not
-    move the knob.
+    move the actuator.
 
     >>> loop = PiFf(kp=0.0, ki=0.01, disturbance_gains=(1.0,))
     >>> state = loop.initial(12.0)

@@ -38,7 +38,7 @@ class Pid:
     D(k) = f·D(k−1) + (1−f)·Kd·(x(k) − x(k−1)).
 
     x is the error, or minus the measurement: the poles are the same, but then a new set point does not kick
-    the knob. f = 0 is the unfiltered derivative of the designs; there the characteristic polynomial on y(k+1)
+    the actuator. f = 0 is the unfiltered derivative of the designs; there the characteristic polynomial on y(k+1)
     = a·y(k) + b·u(k) is z³ + [b(Kp+Ki+Kd) − (1+a)]z² + [a − b(Kp+2Kd)]z + b·Kd. f > 0 adds a pole at f. After
     a missing sample the derivative starts afresh: a difference across a gap is not a slope per sample.
     Anti-windup and start are those of PI.

@@ -28,7 +28,7 @@ class ProportionalRule:
 
     Formula: u(k) = u'(k−1) · r/y, where u' is the applied command; no move while |r/y − 1| ≤ tolerance. Where y
     is proportional to u this lands on the goal in one step; with an offset or a lag it over- or undershoots,
-    and measurement noise goes straight into the knob. One step changes the command by at most the factor
+    and measurement noise goes straight into the actuator. One step changes the command by at most the factor
     `greatest_factor` either way, which also covers y = 0. A command at or below `least` is raised to it
     first, for no factor leads away from 0. A goal or measurement below 0 has no meaning here: held.
 

@@ -16,7 +16,7 @@ from flyball.control.controllers.common import (
     check_whole,
 )
 from flyball.control.controllers.pi import Pi, PiState
-from flyball.control.design.placement import pair_of, place
+from flyball.control.design.placement import pair_of, place_poles
 from flyball.control.gains import Gains
 from flyball.control.identification.recursive import Rls, RlsState
 from flyball.control.identification.signals import Limits, prbs
@@ -164,7 +164,7 @@ class SelfTuning:
         why = ""
         for factor in _SLOWER:
             try:
-                gains = place(model, "pi", pair_of(self.settling * factor, self.overshoot))
+                gains = place_poles(model, "pi", pair_of(self.settling * factor, self.overshoot))
                 certificate = verify(model, gains, covariance=covariance)
             except InvalidValue as error:
                 why = why or str(error)
@@ -180,7 +180,7 @@ def _differ(old: float, new: float, gains: Gains) -> bool:
 
 
 def _is_sensible(model: Arx) -> bool:
-    """A knob with an effect, and numbers that arithmetic can bear."""
+    """An actuator with an effect, and numbers that arithmetic can bear."""
     return model.b[0] != 0.0 and all(abs(x) < 1e100 for x in (*model.a, *model.b, model.offset))
 
 

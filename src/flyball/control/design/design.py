@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from flyball.control.design.explanations import NAMES, fragile_offer, refusal
 from flyball.control.design.nearest import suggest
-from flyball.control.design.placement import place
+from flyball.control.design.placement import place_poles
 from flyball.control.design.specification import Specification, Task, candidates, overshoots, second_best, settles
 from flyball.control.gains import AnyGains, Kind, StateGains
 from flyball.control.models import Arx
@@ -116,7 +116,7 @@ def _feed_forward(plant: Arx, controller: Kind, wanted: bool) -> float:
 
 
 def _by_poles(task: Task, poles: list[complex], allow_fragile: bool) -> Design:
-    gains = place(task.plant, task.controller, poles, task.derivative_filter)
+    gains = place_poles(task.plant, task.controller, poles, task.derivative_filter)
     certificate = task.check(gains)
     if certificate.accepted or (certificate.verdict == "fragile" and allow_fragile):
         return _result(task, certificate, Specification(poles=tuple(poles)))

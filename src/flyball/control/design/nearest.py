@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from flyball.control.design.placement import pair_of, place
+from flyball.control.design.placement import pair_of, place_poles
 from flyball.control.design.search import Demand, GainSearch
 from flyball.control.gains import AnyGains, StateGains
 from flyball.control.models import Arx
@@ -78,7 +78,7 @@ def state_gains(plant: Arx, settling: float, overshoot: float, rest: float) -> S
     radius."""
     pair = pair_of(settling, overshoot)
     others = plant.order + plant.delay + len(plant.b) - 2
-    gains = place(plant, "state", [*pair, *[complex(rest * abs(pair[0]))] * others])
+    gains = place_poles(plant, "state", [*pair, *[complex(rest * abs(pair[0]))] * others])
     if not isinstance(gains, StateGains):
         raise TypeError("placing poles for state feedback gives StateGains")
     return gains

@@ -65,13 +65,13 @@ def polynomial_of(poles: Sequence[complex]) -> Array:
     return np.real(polynomial).astype(float)
 
 
-def place(
+def place_poles(
     plant: Arx, controller: str, poles: Sequence[complex], derivative_filter: float = 0.0
 ) -> Gains | StateGains:
     """The gains that give these closed-loop poles.
 
     >>> from flyball.control.models import first_order
-    >>> gains = place(first_order(0.26, 59.73), "pi", [0.5 + 0.33j, 0.5 - 0.33j])
+    >>> gains = place_poles(first_order(0.26, 59.73), "pi", [0.5 + 0.33j, 0.5 - 0.33j])
     >>> assert isinstance(gains, Gains)
     >>> round(gains.kp, 4), round(gains.ki, 4)
     (-0.0017, 0.006)
@@ -81,7 +81,7 @@ def place(
     if controller == "state":
         if len(poles) > count:
             raise InvalidValue(f"state feedback of this plant has {count} poles, got {len(poles)}")
-        return _place_state(plant, np.concatenate([wanted, np.zeros(count - len(poles))]))
+        return _place_state_poles(plant, np.concatenate([wanted, np.zeros(count - len(poles))]))
     if len(poles) != count:
         raise InvalidValue(f"{controller.upper()} places {count} pole{'s'[: count > 1]}, got {len(poles)}")
     denominator, terms = basis(controller, derivative_filter)
@@ -100,7 +100,7 @@ def _remainder(polynomial: Array, divisor: Array) -> Array:
     return np.concatenate([np.zeros(max(0, degree - rest.size)), rest[max(0, rest.size - degree) :]])
 
 
-def _place_state(plant: Arx, wanted: Array) -> StateGains:
+def _place_state_poles(plant: Arx, wanted: Array) -> StateGains:
     """Solve A·R + B·S = wanted (polynomials in q, lowest power first) for ki, ky and ku."""
     n, later = plant.order, plant.delay + len(plant.b) - 1
     difference = np.array([1.0, -1.0])

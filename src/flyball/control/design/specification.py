@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from flyball.control.design.nearest import state_gains
-from flyball.control.design.placement import pair_of, place, radius_of
+from flyball.control.design.placement import pair_of, place_poles, radius_of
 from flyball.control.design.search import Demand, GainSearch, Judged, Preference
 from flyball.control.gains import AnyGains, Gains, Kind, StateGains
 from flyball.control.models import Array, Arx
@@ -82,7 +82,7 @@ def candidates(task: Task, settling: float, overshoot: float) -> Iterator[AnyGai
     text_book = None
     if task.controller == "pi":
         try:
-            text_book = place(task.plant, "pi", pair_of(settling, overshoot))
+            text_book = place_poles(task.plant, "pi", pair_of(settling, overshoot))
         except InvalidValue:  # the plant has a zero there: the search avoids it
             text_book = None
     if isinstance(text_book, Gains):

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 Finding: TypeAlias = Literal["lost", "inverted"]
 
 _CLEAR = 5.0  # standard errors between a slope and zero, for a claim that it has the wrong sign
-_REACTION = 0.2  # part of the remaining error that a working knob would have moved by now
+_REACTION = 0.2  # part of the remaining error that a working actuator would have moved by now
 
 
 @dataclass(frozen=True, slots=True)

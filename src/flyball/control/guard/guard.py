@@ -1,7 +1,7 @@
 """The guard: notices when a loop no longer does what its design assumed, and says so in words.
 
 It runs beside a controller, sees what the controller sees and asks for, and answers with a verdict: nothing,
-an alert, a freeze of the knob, or a retreat to the last command under which the loop was well. It is pure
+an alert, a freeze of the actuator, or a retreat to the last command under which the loop was well. It is pure
 like a controller; the loop carries out the verdict. What it notices:
 
 missing      no usable measurement for several samples

@@ -95,7 +95,7 @@ class Rls:
     excitation: float = 1.0
     """How large the command's recent movement (deviation times gain) must be, in deviations of the noise."""
     min_movement: float = 0.0
-    """Deviation of the command below which nothing is learnt; for example the knob's resolution."""
+    """Deviation of the command below which nothing is learnt; for example the actuator's resolution."""
     window: int = 20
     """Over how many samples the command's movement is measured."""
     noise_memory: int = 1000

@@ -1,8 +1,8 @@
 """Signals for experiments on a plant: step, staircase and pseudo-random binary sequence (PRBS).
 
 All of them keep to `Limits`, so that an experiment never asks more of a live plant than its owner allowed: the
-range of the knob, the largest change at once, and how long a value is held before the next change. Nothing here is
-random by itself: a PRBS is determined by its seed.
+range of the actuator, the largest change at once, and how long a value is held before the next change. Nothing
+here is random by itself: a PRBS is determined by its seed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TAPS = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an experiment may ask of a knob.
+    """What an experiment may ask of an actuator.
 
     Values lie in [low, high], change by at most `max_change` at once, and are held for at least `hold` samples.
     """

@@ -68,10 +68,10 @@ def describe_wrappers() -> tuple[Entry, ...]:
 
 
 def transfer(new: Controller[Any], applied: Value) -> Any:
-    """The state in which `new` takes over a knob that stands at `applied` without a bump.
+    """The state in which `new` takes over an actuator that stands at `applied` without a bump.
 
     This is how gains or the whole controller change while a loop runs: the old state is dropped, for nothing
-    in it means the same under other gains; the knob's position is all that must be continued from.
+    in it means the same under other gains; the actuator's position is all that must be continued from.
     Controllers that cannot start anywhere by themselves (P with a given bias, fixed) go inside `Bumpless`.
 
     >>> from flyball.control.controllers.pi import Pi

@@ -1,4 +1,4 @@
-"""Bumpless: start any controller smoothly from where the knob stands."""
+"""Bumpless: start any controller smoothly from where the actuator stands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flyball.control.wrappers.common import check_inner, hold_invalid, same_shap
 
 @dataclass(frozen=True, slots=True)
 class BumplessState:
-    """`start` is where the knob stood until the first command was given; `offset`: what is left of the gap."""
+    """`start` is where the actuator stood until the first command was given; `offset`: what is left of the gap."""
 
     inner: Any
     start: Value | None
@@ -21,7 +21,7 @@ class BumplessState:
 
 @dataclass(frozen=True, slots=True)
 class Bumpless:
-    """Takes over a knob without a jump, and fades to what the inner controller wants.
+    """Takes over an actuator without a jump, and fades to what the inner controller wants.
 
     Formula: u'(k) = u(k) + d(k), d(0) = command at the start − u(0), d(k) = fade·d(k−1). For controllers that
     have no memory to start from, such as P with a given bias; those with an integral start smoothly by

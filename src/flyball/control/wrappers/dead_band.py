@@ -1,4 +1,4 @@
-"""Dead band: leave the knob alone while the error is small."""
+"""Dead band: leave the actuator alone while the error is small."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DeadBandState:
 
 @dataclass(frozen=True, slots=True)
 class DeadBand:
-    """Holds while the error is within a band, for knobs that are costly to move.
+    """Holds while the error is within a band, for actuators that are costly to move.
 
     Formula: |e| ≤ width: hold; otherwise the inner controller acts. Inside the band the inner controller sees a
     missing measurement, so it neither integrates the small error nor loses track of what was applied. For

@@ -1,4 +1,4 @@
-"""Dither: fractions of a unit on a knob that knows whole units only.
+"""Dither: fractions of a unit on an actuator that knows whole units only.
 
 A prefetch window is a whole number; where one unit is worth 60 messages a second, rounding alone makes the
 rate wander by tens. A first-order sigma-delta modulator instead chooses between the two neighbours of the

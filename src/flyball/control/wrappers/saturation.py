@@ -1,4 +1,4 @@
-"""Saturation: keep a command within the range of its knob."""
+"""Saturation: keep a command within the range of its actuator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SaturationState:
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """Cuts the command at the limits of the knob, without wind-up.
+    """Cuts the command at the limits of the actuator, without wind-up.
 
     Formula: u' = min(max(u, low), high). The inner controller is told in its next sample that u' was applied (by
     the actuator, or by this wrapper where the actuator says nothing) and corrects its memory.
@@ -48,8 +48,8 @@ class Saturation:
     """
 
     inner: Controller[Any] = field(metadata={"help": "the controller whose command is limited"})
-    low: float | tuple[float, ...] = field(metadata={"help": "least command, or one for each knob"})
-    high: float | tuple[float, ...] = field(metadata={"help": "greatest command, or one for each knob"})
+    low: float | tuple[float, ...] = field(metadata={"help": "least command, or one for each actuator"})
+    high: float | tuple[float, ...] = field(metadata={"help": "greatest command, or one for each actuator"})
 
     def __post_init__(self) -> None:
         check_inner(self)
@@ -67,9 +67,7 @@ class Saturation:
     def initial(self, command: Value) -> SaturationState:
         for limit in (self.low, self.high):
             if isinstance(limit, tuple) and not same_shape(limit, command):
-                raise InvalidValue(
-                    f"Saturation has limits for several knobs, {limit!r}, which do not fit the command {command!r}"
-                )
+                raise InvalidValue(f"Saturation.low and high must fit the command {command!r}, got {limit!r}")
         return SaturationState(self.inner.initial(command), command)
 
     def step(self, state: SaturationState, sample: Sample) -> tuple[SaturationState, Action]:
@@ -79,7 +77,7 @@ class Saturation:
             return SaturationState(inner, state.command), action
         if not is_usable(wanted) or not same_shape(
             wanted, state.command
-        ):  # only a foreign controller would: never pass it to a knob
+        ):  # only a foreign controller would: never pass it to an actuator
             return SaturationState(inner, state.command), hold_invalid(wanted)
         command, cut = clamp_value(wanted, self.low, self.high)
         if cut:

@@ -159,7 +159,7 @@ def _mean_delays(simulation: LaneSimulation) -> tuple[list[float], list[float]]:
     """Second by second, over all events whose results came in it."""
     sums: dict[int, tuple[float, int]] = {}
     for lane in simulation.lanes:
-        for came_s, delay_s, count in lane.served.delays_s:
-            total, events = sums.get(int(came_s), (0.0, 0))
-            sums[int(came_s)] = (total + delay_s * count, events + count)
+        for arrival_s, delay_s, count in lane.served.delays_s:
+            total, events = sums.get(int(arrival_s), (0.0, 0))
+            sums[int(arrival_s)] = (total + delay_s * count, events + count)
     return list(map(float, sorted(sums))), [sums[second][0] / sums[second][1] for second in sorted(sums)]

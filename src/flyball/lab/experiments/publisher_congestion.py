@@ -47,7 +47,7 @@ def run(context: ExperimentContext) -> Report:
                 )
                 for seed in seeds
             ]
-            offered = [len(one.took_s) + one.dropped for one in runs]
+            offered = [len(one.response_s) + one.dropped for one in runs]
             lost = interval([one.dropped / came for one, came in zip(runs, offered, strict=True)])
             read = interval([len(one.read_after_s) / duration_s for one in runs])
             kept = interval([float(one.waiting) for one in runs])

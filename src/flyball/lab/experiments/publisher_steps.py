@@ -93,10 +93,10 @@ def recovery_s(runs: list[PublisherRun], step_s: float, settled_s: float, within
     standard error of its mean.
     """
     last_off_s = 0.0
-    came_s = np.concatenate([one.came_s for one in runs]) - step_s
-    took_s = np.concatenate([one.took_s for one in runs])
+    arrival_s = np.concatenate([one.arrival_s for one in runs]) - step_s
+    response_s = np.concatenate([one.response_s for one in runs])
     for at in range(int(5.0 / ROUND_TRIP_S)):
-        inside = took_s[(came_s >= at * ROUND_TRIP_S) & (came_s < (at + 1) * ROUND_TRIP_S)]
+        inside = response_s[(arrival_s >= at * ROUND_TRIP_S) & (arrival_s < (at + 1) * ROUND_TRIP_S)]
         if inside.size < 5:
             continue
         error_s = 2.0 * float(inside.std(ddof=1)) / inside.size**0.5
@@ -106,7 +106,9 @@ def recovery_s(runs: list[PublisherRun], step_s: float, settled_s: float, within
 
 
 def _mean_s(runs: list[PublisherRun], start_s: float, end_s: float) -> float:
-    return float(np.mean(np.concatenate([r.took_s[(r.came_s >= start_s) & (r.came_s < end_s)] for r in runs])))
+    return float(
+        np.mean(np.concatenate([r.response_s[(r.arrival_s >= start_s) & (r.arrival_s < end_s)] for r in runs]))
+    )
 
 
 def _wanted(one: PublisherRun, start_s: float, end_s: float) -> float:
@@ -122,9 +124,12 @@ def _batch(one: PublisherRun, start_s: float, end_s: float) -> float:
 
 def _binned(runs: list[PublisherRun], start_s: float, end_s: float, bin_s: float) -> tuple[Array, Array]:
     edges = np.arange(start_s, end_s + bin_s / 2, bin_s)
-    came_s, took_s = np.concatenate([r.came_s for r in runs]), np.concatenate([r.took_s for r in runs])
-    count = np.histogram(came_s, edges)[0]
-    total = np.histogram(came_s, edges, weights=took_s)[0]
+    arrival_s, response_s = (
+        np.concatenate([r.arrival_s for r in runs]),
+        np.concatenate([r.response_s for r in runs]),
+    )
+    count = np.histogram(arrival_s, edges)[0]
+    total = np.histogram(arrival_s, edges, weights=response_s)[0]
     full = count > 0
     return (edges[:-1] + bin_s / 2)[full], total[full] / count[full]
 

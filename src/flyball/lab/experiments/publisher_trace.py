@@ -105,7 +105,7 @@ def _draw(shown: dict[str, dict[tuple[str, int], PublisherRun]]) -> Any:
     colours = {"off": MEASURED, "batch-aimd": FREE_RUN, "auto": ONE_STEP}
     for axis, (name, runs) in zip(axes, shown.items(), strict=False):
         boxes = axis.boxplot(
-            [1000 * one.took_s for one in runs.values()],
+            [1000 * one.response_s for one in runs.values()],
             tick_labels=[f"{tuning} {size}" for tuning, size in runs],
             whis=(1, 99),
             showfliers=False,
@@ -123,7 +123,7 @@ def _draw(shown: dict[str, dict[tuple[str, int], PublisherRun]]) -> Any:
     )
     axes[-1].set_ylabel("N of batch-aimd")
     load = axes[-1].twinx()
-    counts, edges = np.histogram(last.came_s, np.arange(0.0, last.end_s + 1.0, 5.0))
+    counts, edges = np.histogram(last.arrival_s, np.arange(0.0, last.end_s + 1.0, 5.0))
     load.step(edges[:-1], counts / 5.0, where="post", color=MEASURED, linewidth=0.8, linestyle="--")
     load.set_ylabel("requests/s (dashed)")
     axes[-1].set_xlabel("time in s")

@@ -18,7 +18,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(slots=True)
-class _Seen:
+class _LoopTotals:
     """What is known of one loop."""
 
     last: LoopRecord
@@ -30,15 +30,15 @@ class _Seen:
 _GAUGES: tuple[tuple[str, str, Callable[[Row], float | None]], ...] = (
     ("flyball_loop_setpoint", "The goal of the loop.", lambda row: row.setpoint),
     ("flyball_loop_measurement", "What the sensor said last.", lambda row: row.measurement),
-    ("flyball_loop_applied", "The value of the knob before the last step.", lambda row: row.applied),
+    ("flyball_loop_applied", "The value of the actuator before the last step.", lambda row: row.applied),
     ("flyball_loop_proposed", "What the controller wanted last.", lambda row: row.proposed),
     ("flyball_loop_saturated", "-1 or 1 where a limit cut the last command.", lambda row: row.saturated),
     ("flyball_loop_frozen", "1 while the loop is frozen.", lambda row: float(row.frozen)),
 )
-_COUNTERS: tuple[tuple[str, str, Callable[[_Seen], int]], ...] = (
-    ("flyball_loop_steps_total", "Steps of the loop.", lambda seen: seen.steps),
-    ("flyball_loop_moves_total", "Commands given to the actuator.", lambda seen: seen.moves),
-    ("flyball_loop_missed_total", "Samples that were due and did not come.", lambda seen: seen.missed),
+_COUNTERS: tuple[tuple[str, str, Callable[[_LoopTotals], int]], ...] = (
+    ("flyball_loop_steps_total", "Steps of the loop.", lambda totals: totals.steps),
+    ("flyball_loop_moves_total", "Commands given to the actuator.", lambda totals: totals.moves),
+    ("flyball_loop_missed_total", "Samples that were due and did not come.", lambda totals: totals.missed),
 )
 
 
@@ -51,20 +51,20 @@ class PrometheusSink:
         if max_loops < 1:
             raise InvalidValue(f"max_loops is a number of loops from 1, got {max_loops}")
         self._max_loops = max_loops
-        self._seen: dict[str, _Seen] = {}
+        self._totals: dict[str, _LoopTotals] = {}
         self.dropped = 0
 
     def write(self, records: Sequence[LoopRecord]) -> None:
         for record in records:
             # Taken out and put back, so that the first key is the loop heard of longest ago.
-            seen = self._seen.pop(record.loop, None) or _Seen(record)
-            seen.last = record
-            seen.steps += 1
-            seen.moves += record.command is not None
-            seen.missed += record.missed
-            self._seen[record.loop] = seen
-            if len(self._seen) > self._max_loops:
-                del self._seen[next(iter(self._seen))]
+            totals = self._totals.pop(record.loop, None) or _LoopTotals(record)
+            totals.last = record
+            totals.steps += 1
+            totals.moves += record.command is not None
+            totals.missed += record.missed
+            self._totals[record.loop] = totals
+            if len(self._totals) > self._max_loops:
+                del self._totals[next(iter(self._totals))]
                 self.dropped += 1
 
     def text(self) -> str:
@@ -75,20 +75,20 @@ class PrometheusSink:
         """Nothing is held back."""
 
     def _lines(self) -> Iterator[str]:
-        seen = sorted(self._seen.items())
+        totals = sorted(self._totals.items())
         for name, text, gauge in _GAUGES:
             yield f"# HELP {name} {text}"
             yield f"# TYPE {name} gauge"
-            for loop, known in seen:
-                for row in rows(known.last):
+            for loop, loop_totals in totals:
+                for row in rows(loop_totals.last):
                     value = gauge(row)
                     if value is not None:
                         yield f'{name}{{loop="{_escaped(loop)}",axis="{row.axis}"}} {_number(value)}'
         for name, text, counter in _COUNTERS:
             yield f"# HELP {name} {text}"
             yield f"# TYPE {name} counter"
-            for loop, known in seen:
-                yield f'{name}{{loop="{_escaped(loop)}"}} {counter(known)}'
+            for loop, loop_totals in totals:
+                yield f'{name}{{loop="{_escaped(loop)}"}} {counter(loop_totals)}'
         yield "# HELP flyball_loops_forgotten_total Loops left out because there were too many."
         yield "# TYPE flyball_loops_forgotten_total counter"
         yield f"flyball_loops_forgotten_total {self.dropped}"

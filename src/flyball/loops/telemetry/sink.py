@@ -28,7 +28,7 @@ class Sink(Protocol):
 
 
 class Row(NamedTuple):
-    """One record and one axis: a loop with several knobs or sensors has a row for each of them."""
+    """One record and one axis: a loop with several actuators or sensors has a row for each of them."""
 
     loop: str
     time: float
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 def rows(record: LoopRecord) -> Iterator[Row]:
-    """Flatten a record; where sensors and knobs differ in number, the missing places are None."""
+    """Flatten a record; where sensors and actuators differ in number, the missing places are None."""
     columns = (record.setpoint, record.measurement, record.applied, record.proposed, record.command)
     parts = json.dumps(dict(record.parts)) if record.parts else "{}"
     for axis, (setpoint, measurement, applied, proposed, command) in enumerate(

@@ -173,7 +173,7 @@ class Auto:
                 if seen is None
                 else hold("the time is not finite: held", ReasonCode.HELD_INVALID_SAMPLE)
             )
-        if seen.trouble > 0.0:
+        if seen.unavailable > 0.0:
             state, why = self._back_off(state, sample.time)
         elif seen.transfer_s < 0.0:
             if state.began_s is None:

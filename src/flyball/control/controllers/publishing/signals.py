@@ -32,7 +32,7 @@ class Measured(NamedTuple):
     """Messages on the way when it was confirmed, itself included (S4: n_i)."""
     limited: float = 0.0
     """1: the window held messages back while it was on the way, so the delivery rate is the broker's doing."""
-    trouble: float = 0.0
+    unavailable: float = 0.0
     """1: the broker asked for silence, refused, or has confirmed nothing for too long."""
 
 
@@ -61,14 +61,14 @@ def measured(sample: Sample) -> Measured | None:
 
 
 def batching(command: Value) -> Batching:
-    """A command of the knob's shape.
+    """A command of the actuator's shape.
 
     >>> batching((1.0, 10.0, 0.05, 100.0)).poll_s
     0.05
     """
     if not isinstance(command, tuple) or len(command) != len(Batching._fields):
         raise InvalidValue(
-            f"the knob of a publisher is (least, most, poll_s, window), got {command!r}: "
+            f"the actuator of a publisher is (least, most, poll_s, window), got {command!r}: "
             "start it with flyball.publisher.policy.start"
         )
     return Batching(*(float(part) for part in command))

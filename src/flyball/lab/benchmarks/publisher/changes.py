@@ -50,7 +50,10 @@ def _steps_in_the_twin(context: BenchContext) -> Iterator[Row]:
     ends = [start_s for start_s, _ in profile[1:]] + [end_s]
     worst_s = 0.0
     for (start_s, _), until_s in list(zip(profile, ends, strict=True))[1:]:
-        late = [run.took_s[(run.came_s >= (start_s + until_s) / 2) & (run.came_s < until_s - 1)] for run in runs]
+        late = [
+            run.response_s[(run.arrival_s >= (start_s + until_s) / 2) & (run.arrival_s < until_s - 1)]
+            for run in runs
+        ]
         worst_s = max(worst_s, recovery_s(runs, start_s, float(np.concatenate(late).mean())))
     yield context.row("recovery steps twin 140 ms", worst_s / 0.14, "round trips", goal=5.0)
 

@@ -1,7 +1,7 @@
-"""What a loop in the mode `advise` has to say: the model it saw, and the gains it would propose. Pure.
+"""What a loop in the mode `recommend` has to say: the model it saw, and the gains it would propose. Pure.
 
-A recording of the knob and the sensor goes in, whoever moved the knob. The proposal is the fastest PI that is
-accepted by verification on that model; where none is, or the recording shows too little, the advice says so.
+A recording of the actuator and the sensor goes in, whoever moved the actuator. The proposal is the fastest PI that
+is accepted by verification on that model; where none is, or the recording shows too little, the advice says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GOOD_R2 = 0.8  # S1: a fit from here on is good enough to design with
 
 
 @dataclass(frozen=True)
-class Advice:
+class Recommendation:
     """`fit` and `proposal` are None where the recording does not support them; `text` says why."""
 
     text: str
@@ -32,17 +32,19 @@ class Advice:
         return self.text
 
 
-def advise(records: Sequence[LoopRecord]) -> Advice:
+def recommend(records: Sequence[LoopRecord]) -> Recommendation:
     """Identify and design from the records of one loop, oldest first."""
     commands, measurements = _recording(records)
     try:
         fit = identify(commands, measurements, align="next")
     except FlyballError as error:
-        return Advice(f"no advice yet: {error}")
+        return Recommendation(f"no recommendation yet: {error}")
     model, seen = fit.model, f"{_shown(fit.model)}, R² {fit.r2:.2f} over {len(commands)} samples"
     doubts = "".join(f"; {warning}" for warning in fit.warnings)
     if fit.r2 < _GOOD_R2:
-        return Advice(f"{seen}: too poor to design with, move the knob more or sample less often{doubts}", fit)
+        return Recommendation(
+            f"{seen}: too poor to design with, move the actuator more or sample less often{doubts}", fit
+        )
     for settling in _SETTLINGS:
         try:
             found = design(model, "pi", settling=settling)
@@ -52,8 +54,10 @@ def advise(records: Sequence[LoopRecord]) -> Advice:
         text = (
             f"{seen}; propose {found.gains}, {certificate.verdict}, settles in {certificate.settling:.0f} samples"
         )
-        return Advice(text + doubts, fit, found)
-    return Advice(f"{seen}; no PI that settles in {_SETTLINGS[-1]} samples is accepted on this model{doubts}", fit)
+        return Recommendation(text + doubts, fit, found)
+    return Recommendation(
+        f"{seen}; no PI that settles in {_SETTLINGS[-1]} samples is accepted on this model{doubts}", fit
+    )
 
 
 def _recording(records: Sequence[LoopRecord]) -> tuple[list[float], list[float]]:
