@@ -19,13 +19,19 @@ def _records(rates: list[float], goal: float, used: float = 1.0) -> list[LoopRec
     return records
 
 
-def test_a_phase_leaves_out_its_beginning_and_other_goals() -> None:
-    records = [*_records([50.0, 150.0, 180.0, 190.0, 210.0, 200.0], 200.0), *_records([480.0] * 9, 500.0)]
+def test_a_phase_counts_what_comes_after_settling_and_no_other_goal() -> None:
+    transient = [50.0, 150.0, 180.0, 190.0, 210.0, 200.0, 200.0, 190.0]  # the last six: 195 on average
+    records = [*_records([*transient, 205.0, 190.0, 210.0], 200.0), *_records([480.0] * 9, 500.0)]
     phase = summarise_phase(records, 200.0)
-    assert (phase.samples, phase.mean_per_s, phase.window) == (3, 200.0, 2.0)
-    assert phase.std_per_s == 8.2
+    assert (phase.settled_after, phase.samples, phase.mean_per_s, phase.window) == (8, 3, 201.7, 2.0)
+    assert phase.std_per_s == 8.5
 
 
-def test_starved_samples_are_left_out() -> None:
-    assert summarise_phase(_records([10.0] * 9, 200.0, used=0.1), 200.0).mean_per_s is None
-    assert summarise_phase(_records([10.0] * 9, 200.0, used=1.0), 200.0).mean_per_s == 10.0
+def test_a_loop_that_stays_short_of_its_goal_has_no_figure() -> None:
+    phase = summarise_phase(_records([166.0] * 40, 200.0), 200.0)
+    assert (phase.settled_after, phase.mean_per_s) == (None, None)
+
+
+def test_starved_samples_say_nothing() -> None:
+    assert summarise_phase(_records([199.0] * 9, 200.0, used=0.1), 200.0).mean_per_s is None
+    assert summarise_phase(_records([199.0] * 9, 200.0, used=1.0), 200.0).mean_per_s == 199.0

@@ -113,6 +113,26 @@ def test_the_default_holds_the_goal_that_s1_held() -> None:
     assert run.rate.max() < 1.15 * 400.0
 
 
+def test_a_place_that_is_empty_between_two_messages_is_part_of_the_residence_time() -> None:
+    """As on the embedded broker: 10 ms of handling, and 2 ms until the next message is claimed."""
+    plant = ConsumerPlant(round_trip_s=0.0, handling_s=0.010, client_s=0.0, replacement_s=0.002)
+    _, rates = staircase(plant, [6], samples_each=4)
+    assert rates[1:].mean() == pytest.approx(6 / 0.012, rel=0.01)
+    run = run_consumer(plant, lambda t: "rate=200" if t < 20.0 else "rate=500", samples=40)
+    for goal, first in ((200.0, 1), (500.0, 21)):  # by the law itself: the trim is much slower
+        assert run.rate[first : first + 4].mean() == pytest.approx(goal, rel=0.03)
+        assert run.rate[first:][:19].mean() == pytest.approx(goal, rel=0.01)
+    assert run.command[-1] == pytest.approx(500.0 * 0.012, rel=0.02)
+
+
+def test_a_drought_says_nothing_about_the_time_in_which_places_are_empty() -> None:
+    plant = ConsumerPlant(0.0, 0.010, client_s=0.0, replacement_s=0.002, publishers=Poisson(100.0))
+    run = run_consumer(plant, "rate=400", samples=40)
+    took_s = np.array([seen.residence_s for seen in run.seen[5:]], dtype=float)
+    assert took_s == pytest.approx(np.full(took_s.size, 0.012), rel=0.1)
+    assert run.command[5:].max() < 1.1 * 400.0 * 0.012
+
+
 def test_goals_in_turn() -> None:
     plant = ConsumerPlant(wander=0.03)
     goals = {0: 800.0, 1: 2400.0, 2: 1600.0}

@@ -154,13 +154,16 @@ class Receiver(Protocol):
 
     @property
     def round_trip_s(self) -> float:
-        """How long a place stays taken after its message was settled; 0 where the round trip does not count."""
+        """How long a place is without a message between a settled one and the next, on average, while the broker
+        has more; 0 where it is not measured."""
 
     def count_round_trip(self) -> bool:
-        """From now on a settled message's place is free only when the broker had the time to answer.
+        """From now on measure how long it takes until a settled message is replaced; where the broker sends ahead,
+        the message's place is free only when the broker had the time to answer.
 
         The window then means what a broker's prefetch means, and the rate answers to it also where handlers
-        are fast: rate = window / (handling + round trip). False: this broker sends ahead, so it cannot.
+        are fast: rate = window / (handling + round trip). False: this broker is asked for each message, so a
+        place is free at once, and empty until the answer is there.
         """
 
     async def receive(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Delivery]:

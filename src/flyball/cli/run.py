@@ -84,9 +84,10 @@ def _consumer_rows(consumer: ConsumerSummary | None) -> list[tuple[str, object]]
         *(
             (
                 f"  goal {phase.goal_per_s:g}/s",
-                "too short to say"
+                "not settled before the end"
                 if phase.mean_per_s is None
-                else f"{phase.mean_per_s:g} ± {phase.std_per_s:g}/s, window {phase.window:g}",
+                else f"{phase.mean_per_s:g} ± {phase.std_per_s:g}/s, window {phase.window:g} "
+                f"(settled after {phase.settled_after} samples)",
             )
             for phase in consumer.phases
         ),

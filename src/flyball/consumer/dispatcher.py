@@ -60,7 +60,7 @@ class Handling:
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._finished = FinishedIds()
-        self._done: list[Delivery] = []
+        self._done: list[tuple[Delivery, float]] = []  # and when the handler ended
         self._wake_acker = asyncio.Event()
         self._acker = asyncio.create_task(self._acknowledge())
         self._stopping = asyncio.Event()
@@ -106,10 +106,10 @@ class Handling:
         id = delivery.message.id
         if await self._is_repeat(delivery):
             self.repeats += 1
-            self._settled(delivery)
+            self._settled(delivery, time.monotonic())
             return
         if self._auto_ack:
-            self._settled(delivery)
+            self._settled(delivery, taken_s)
         task = asyncio.current_task()
         assert task is not None
         self._running[id] = task
@@ -126,7 +126,7 @@ class Handling:
         happened_s = delivery.message.event_time_s
         self._sensing.finished(now_s - taken_s, None if happened_s is None else max(0.0, time.time() - happened_s))
         if not self._auto_ack:
-            self._settled(delivery)
+            self._settled(delivery, now_s)
 
     async def _is_repeat(self, delivery: Delivery) -> bool:
         id = delivery.message.id
@@ -231,8 +231,8 @@ class Handling:
         self.returned += 1
         await self._receiver.nack(delivery)
 
-    def _settled(self, delivery: Delivery) -> None:
-        self._done.append(delivery)
+    def _settled(self, delivery: Delivery, ended_s: float) -> None:
+        self._done.append((delivery, ended_s))
         self._wake_acker.set()
 
     async def _acknowledge(self) -> None:
@@ -244,8 +244,10 @@ class Handling:
     async def _flush(self) -> None:
         done, self._done = self._done, []
         if done:
+            now_s = time.monotonic()
+            self._sensing.add_wait(sum(now_s - ended_s for _, ended_s in done))
             try:
-                await self._receiver.ack(*done)
+                await self._receiver.ack(*(delivery for delivery, _ in done))
             except BrokerError as error:  # they will be delivered again, and recognised
                 log.warning("%d acknowledgements did not reach the broker: %s", len(done), error)
             self.acked += len(done)

@@ -1,19 +1,15 @@
 """What was seen of each second: rate, residence time per message, how full the window was.
 
-The residence time of a second is the **median over its ticks (50 ms) of the mean over the tick's messages**. A
-mean is what Little's law needs, also where some messages take ten times longer; but a moment in which the whole
-process stands still (garbage collection, a busy machine) would spoil it, and that falls into a few ticks only.
+Counts and sums only; what they mean is decided in `goals` (`used_share`, `residence_of`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
 
-from flyball.consumer.policy.goals import Look, Seen, published_per_s
+from flyball.consumer.policy.goals import Look, Seen, published_per_s, residence_of, used_share
 from flyball.histogram import Histogram
 
-_PLENTY = 20.0
 _TIMED = 1000  # messages of a sample, at least, whose times count for the quantiles
 
 
@@ -38,7 +34,7 @@ class Sensing:
         self._latency = Histogram()
 
     def finished(self, residence_s: float, latency_s: float | None) -> None:
-        """A message has left its place in the window; `latency_s` counts from its event, where that is known.
+        """A message was handled, so long after it was taken; `latency_s` counts from its event, if that is known.
 
         The mean takes in all of them. For quantiles a thousand a sample are plenty: of faster flows every nth.
         """
@@ -49,8 +45,12 @@ class Sensing:
             self._handling.add(residence_s)
             self._latency.add(residence_s if latency_s is None else latency_s)
 
+    def add_wait(self, total_s: float) -> None:
+        """Handled messages stayed in their places so long, all together, until they were acknowledged."""
+        self._sum_s += total_s
+
     def tick(self, *, full: bool, round_trip_s: float) -> None:
-        """A tick is over; `full`: no message was lacking, `round_trip_s` is what each place is taken longer."""
+        """A tick is over; `full`: no message was lacking, `round_trip_s` is what replacing a message takes."""
         self._ticks += 1
         self._full += full
         count, self._summed = self.done - self._summed, self.done
@@ -73,18 +73,12 @@ class Sensing:
         done, self._sampled_done = self.done - self._sampled_done, self.done
         if since_s is None or now_s - since_s < 1e-3:
             return None
-        used = self._full / self._ticks if self._ticks else 1.0
-        if beyond is not None and beyond < 1.0:
-            used = 0.0  # nothing waits: whatever the window, no more could have come
-        elif beyond is not None and beyond >= _PLENTY:
-            used = 1.0  # the broker has plenty: what was lacking here, a wider window brings
-        residence_s = median(self._means_s) if self._means_s else None
         seen = Seen(
             now_s,
             now_s - since_s,
             handed / (now_s - since_s),
-            residence_s,
-            used,
+            residence_of(self._means_s),
+            used_share(self._full, self._ticks, beyond),
             depth,
             self._latency.quantile(0.95),
             self._handling.quantile(0.95),

@@ -31,6 +31,7 @@ from flyball.consumer.policy import (
     aim,
     dither_step,
     guard_for,
+    lacks_messages,
     parse_goal,
     regulator,
 )
@@ -44,7 +45,6 @@ from flyball.loops.telemetry.sink import Sink
 from flyball.store.protocol import StateStore
 
 DEFAULT_WINDOW = 100
-_LACKING_S = 0.005  # waiting for messages longer than this with room in the window means that there are none
 
 
 class Steering:
@@ -156,12 +156,8 @@ class Steering:
         while True:
             due_s = max(due_s + DITHER_S, time.monotonic())
             await asyncio.sleep(due_s - time.monotonic())
-            since_s = self.asking_since_s
-            lacking = (
-                since_s is not None
-                and time.monotonic() - since_s > _LACKING_S
-                and receiver.occupied < receiver.window
-            )
+            waiting_s = None if self.asking_since_s is None else time.monotonic() - self.asking_since_s
+            lacking = lacks_messages(waiting_s, receiver.occupied, receiver.window)
             self.sensing.tick(full=not lacking, round_trip_s=receiver.round_trip_s)
             if self.loop is not None and self.loop.mode == "on":
                 wanted = max(self.wanted, WINDOW_LIMITS[0])

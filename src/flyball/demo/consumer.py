@@ -2,6 +2,9 @@
 
 Its handler takes 10 ms, as a call to another service would. The window that a goal needs follows from that by
 Little's law (200 a second × 10 ms = 2 in flight); the consumer finds it by measuring.
+
+A phase has a result only once the loop has settled: when the mean of several samples in a row is near the goal.
+The samples after those are summarised.
 """
 
 from __future__ import annotations
@@ -20,17 +23,19 @@ from flyball.control.step import ReasonCode
 GOALS_PER_S = (200.0, 500.0)
 WORK_S = 0.01
 _PERIOD_S = 0.5
-_TRANSIENT = 3  # samples after a change of the goal that are left out
-_ENOUGH = 8  # samples of a phase
-_LONGEST_AFTER_S = 2.5  # the longest wait for a goal after the input has ended
+_NEAR = 0.03  # relative error at which the loop counts as settled
+_IN_A_ROW = 6  # samples whose mean must be that near
+_ENOUGH = 16  # samples after settling: Spark and the CPU load make single ones vary
+_LONGEST_AFTER_S = 8.0  # the longest wait for a goal after the input has ended
 _FRESH_S = 1.0  # after that, the depth that the consumer reports was measured after the input had ended
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """How a goal was met, without the first samples; None: the phase ended before there was a measurement."""
+    """How a goal was met after the loop had settled, which took `settled_after` samples; None: not settled."""
 
     goal_per_s: float
+    settled_after: int | None
     samples: int
     mean_per_s: float | None
     std_per_s: float | None
@@ -72,9 +77,9 @@ async def _look_up(_: Message) -> None:
 
 
 async def _wait_for_samples(consumer: Consumer, goal: float, input_ended: asyncio.Event) -> None:
-    """Wait for enough samples at a goal; after the end of the input only briefly and while messages are left."""
+    """Wait for enough samples after settling; after the end of the input only briefly, while messages are left."""
     left_s = _LONGEST_AFTER_S
-    while sum(_counts(step, goal) for step in consumer.steps()) < _ENOUGH and left_s > 0.0:
+    while summarise_phase(consumer.steps(), goal).samples < _ENOUGH and left_s > 0.0:
         await asyncio.sleep(_PERIOD_S / 4)
         if input_ended.is_set():
             left_s -= _PERIOD_S / 4
@@ -89,15 +94,31 @@ def _counts(step: LoopRecord, goal: float) -> bool:
     return has_messages and step.setpoint == goal and isinstance(step.command, float)
 
 
+def find_settling(rates_per_s: Sequence[float], goal_per_s: float) -> int | None:
+    """The number of samples until the mean of the last few was near the goal for the first time; None: never.
+
+    >>> find_settling([60.0, 120.0, 150.0, 190.0, 198.0, 204.0, 199.0, 201.0, 203.0], 200.0)
+    9
+    >>> find_settling([166.0] * 40, 200.0) is None
+    True
+    """
+    for end in range(_IN_A_ROW, len(rates_per_s) + 1):
+        if abs(fmean(rates_per_s[end - _IN_A_ROW : end]) - goal_per_s) <= _NEAR * goal_per_s:
+            return end
+    return None
+
+
 def summarise_phase(steps: Sequence[LoopRecord], goal: float) -> Phase:
-    """Summarise the steps at one goal.
+    """Summarise the steps at one goal, from settling on.
 
     >>> summarise_phase([], 200.0)
-    Phase(goal_per_s=200.0, samples=0, mean_per_s=None, std_per_s=None, window=None)
+    Phase(goal_per_s=200.0, settled_after=None, samples=0, mean_per_s=None, std_per_s=None, window=None)
     """
-    counted = [step for step in steps if _counts(step, goal)][_TRANSIENT:]
-    if not counted:
-        return Phase(goal, 0, None, None, None)
+    counted = [step for step in steps if _counts(step, goal)]
     rates = [as_scalar(step.measurement or 0.0) for step in counted]
-    windows = [as_scalar(step.command or 0.0) for step in counted]
-    return Phase(goal, len(counted), round(fmean(rates), 1), round(pstdev(rates), 1), round(fmean(windows), 2))
+    settled_after = find_settling(rates, goal)
+    if settled_after is None or settled_after == len(counted):
+        return Phase(goal, settled_after, 0, None, None, None)
+    rates, windows = rates[settled_after:], [as_scalar(step.command or 0.0) for step in counted[settled_after:]]
+    figures = round(fmean(rates), 1), round(pstdev(rates), 1), round(fmean(windows), 2)
+    return Phase(goal, settled_after, len(rates), *figures)

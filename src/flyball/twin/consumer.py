@@ -6,6 +6,8 @@ acknowledgement and can have replaced it:
     place = wait for the client + client + wait for a handler + handling + round trip
 
 so that, while messages are waiting, rate = window / residence (Little's law): linear with the gain 1/residence.
+A broker that is asked for each message leaves a place empty until the answer is there, for `replacement_s`; that
+counts as part of the residence time, in the live sensor as here.
 The client takes its messages one after the other, `handlers` of them are handled at once; above that capacity a
 wider window only makes places last longer, and the rate saturates.
 
@@ -24,7 +26,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flyball.consumer.policy import Look, Seen, published_per_s
+from flyball.consumer.policy import Look, Seen, published_per_s, residence_of
 from flyball.control.models import Array
 from flyball.errors import InvalidValue, require
 from flyball.twin.workload import Workload
@@ -42,7 +44,8 @@ class ConsumerPlant:
     slower and faster from second to second, as a shared machine does: a log-normal factor of this standard
     deviation, one value a second. `stalls_per_s` times a second the whole process stands still, for an
     exponentially distributed time of mean `stall_s`: garbage collection, or a machine busy with others.
-    `publishers` None: the queue is never empty.
+    `publishers` None: the queue is never empty. `replacement_s` is how long a place stays empty before its next
+    message, though messages wait: the embedded broker writes an acknowledgement and a claim for each.
     """
 
     round_trip_s: Changing = 0.0134
@@ -55,6 +58,7 @@ class ConsumerPlant:
     stalls_per_s: float = 0.0
     stall_s: float = 0.3
     publishers: Workload | None = None
+    replacement_s: Changing = 0.0
 
     def __post_init__(self) -> None:
         if self.handlers < 1:
@@ -68,6 +72,7 @@ class ConsumerPlant:
             "wander",
             "stalls_per_s",
             "stall_s",
+            "replacement_s",
         ):
             value = getattr(self, name)
             if not callable(value) and not (math.isfinite(value) and value >= 0):
@@ -75,7 +80,8 @@ class ConsumerPlant:
 
     def residence_s(self, time_s: float = 0.0) -> float:
         """How long a place is taken while nobody waits for anybody."""
-        return _at(self.round_trip_s, time_s) + _at(self.handling_s, time_s) + self.client_s
+        empty_s = _at(self.replacement_s, time_s)
+        return _at(self.round_trip_s, time_s) + _at(self.handling_s, time_s) + self.client_s + empty_s
 
     def capacity_per_s(self, time_s: float = 0.0) -> float:
         """The rate that no window exceeds."""
@@ -94,6 +100,8 @@ class RunningConsumer:
         self._random = _Draws(plant, rng)
         self._window = 0
         self._occupied = 0
+        self._replacing = 0  # empty places for which the broker was asked
+        self._empty_s = 0.0  # how long one was empty, last
         self._client_free_s = 0.0
         self._handler_free_s = [0.0] * plant.handlers
         self._alarm_s = math.inf
@@ -140,7 +148,7 @@ class RunningConsumer:
             time_s=now,
             dt_s=dt,
             rate_per_s=handed / dt if dt > 0 else None,
-            residence_s=float(np.median(self._tick_means_s)) if self._tick_means_s else None,
+            residence_s=residence_of(self._tick_means_s),
             used=self._full_s / dt if dt > 0 else 0.0,
             depth=depth,
             latency_p95_s=float(np.quantile(self._latencies, 0.95)) if self._latencies else None,
@@ -155,18 +163,18 @@ class RunningConsumer:
 
     def _end_tick(self) -> None:
         if self._residences:
-            self._tick_means_s.append(sum(self._residences) / len(self._residences))
+            self._tick_means_s.append(sum(self._residences) / len(self._residences) + self._empty_s)
             self._residences = []
 
     def _account(self) -> None:
         now = float(self._environment.now)
-        if self._occupied >= self._window:
+        if self._occupied + self._replacing >= self._window:
             self._full_s += now - self._changed_s
         self._changed_s = now
 
     def _hand_out(self) -> None:
         now = float(self._environment.now)
-        while self._occupied < self._window:
+        while self._occupied + self._replacing < self._window:
             published_s = self._queue.take(now)
             if published_s is None:
                 self._wake_at(self._queue.next_s)
@@ -190,7 +198,20 @@ class RunningConsumer:
         self._residences.append(float(self._environment.now) - taken_s)
         self._handlings.append(ended_s - taken_s)
         self._latencies.append(ended_s - published_s)
+        empty_s = _at(self.plant.replacement_s, float(self._environment.now))
+        if empty_s > 0.0 and self._occupied + self._replacing < self._window:
+            self._replacing += 1
+            self._environment.timeout(empty_s).callbacks.append(lambda _: self._replaced(empty_s))
+        else:
+            self._hand_out()
+
+    def _replaced(self, empty_s: float) -> None:
+        self._account()
+        self._replacing -= 1
+        before = self._occupied
         self._hand_out()
+        if self._occupied > before:  # else it waits for a publisher, which says nothing about the broker
+            self._empty_s = empty_s
 
     def _wake_at(self, time_s: float) -> None:
         now = float(self._environment.now)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
+from flyball.brokers.core.replacement import Replacement
 from flyball.brokers.port import Delivery
 from flyball.errors import InvalidValue
 
@@ -30,6 +31,7 @@ class BaseReceiver(ABC):
         self._out: dict[int, Delivery] = {}
         self._wake = asyncio.Event()
         self._closed = False
+        self._replacement: Replacement | None = None  # where it is measured
 
     @abstractmethod
     async def _take(self, limit: int) -> Sequence[Delivery]: ...
@@ -49,6 +51,8 @@ class BaseReceiver(ABC):
     def _forget(self) -> None:
         """The broker has taken back everything in flight (connection lost, partitions revoked)."""
         self._out.clear()
+        if self._replacement is not None:
+            self._replacement.limit(0)
         self._wake.set()
 
     @property
@@ -71,9 +75,11 @@ class BaseReceiver(ABC):
 
     @property
     def round_trip_s(self) -> float:
-        return 0.0
+        return 0.0 if self._replacement is None else self._replacement.mean_s
 
     def count_round_trip(self) -> bool:
+        if self._replacement is None:
+            self._replacement = Replacement()
         return False
 
     @property
@@ -82,6 +88,8 @@ class BaseReceiver(ABC):
 
     def set_window(self, window: int) -> None:
         self._window = _checked(window)
+        if self._replacement is not None:
+            self._replacement.limit(self._window - self.occupied)
         self._wake.set()
 
     async def receive(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Delivery]:
@@ -91,6 +99,8 @@ class BaseReceiver(ABC):
             room = min(max_messages, self._window - self.occupied)
             if room > 0:
                 taken = await self._take(room)
+                if self._replacement is not None:
+                    self._replacement.fill(len(taken), asked=room, now_s=time.monotonic())
                 if taken:
                     self._out.update([(delivery.tag, delivery) for delivery in taken])
                     return list(taken)
@@ -126,6 +136,9 @@ class BaseReceiver(ABC):
         """
         take_out = self._out.pop
         mine = [delivery for delivery in deliveries if take_out(delivery.tag, None) is not None]
+        if self._replacement is not None:
+            self._replacement.add_empty(len(mine), time.monotonic())
+            self._replacement.limit(self._window - self.occupied)
         if not self._answers_free_places:
             self._wake.set()
         return mine

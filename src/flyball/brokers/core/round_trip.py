@@ -44,7 +44,7 @@ _REMEMBERED_S = 1.0
 SLACK_S = 0.005
 
 
-class _Waiting:
+class Waiting:
     """Settled messages without an answer, in batches of one time each, oldest first."""
 
     __slots__ = ("batches", "count")
@@ -73,7 +73,7 @@ class RoundTrip:
     __slots__ = ("_late", "_learned", "_longest_s", "_young", "mean_s")
 
     def __init__(self) -> None:
-        self._young, self._late = _Waiting(), _Waiting()
+        self._young, self._late = Waiting(), Waiting()
         self._learned = False  # from deliveries, since a question was last answered
         self._longest_s: float | None = None
         self.mean_s: float | None = None
@@ -128,4 +128,4 @@ class RoundTrip:
         return young.count
 
     def forget(self) -> None:
-        self._young, self._late = _Waiting(), _Waiting()
+        self._young, self._late = Waiting(), Waiting()

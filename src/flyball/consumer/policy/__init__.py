@@ -42,8 +42,11 @@ from flyball.consumer.policy.goals import (
     Target,
     aim,
     disturbances_of,
+    lacks_messages,
     parse_goal,
     published_per_s,
+    residence_of,
+    used_share,
 )
 from flyball.consumer.policy.knee import Knee
 from flyball.consumer.policy.little import Little, default_trim
@@ -83,9 +86,12 @@ __all__ = [
     "disturbances_of",
     "dither_step",
     "guard_for",
+    "lacks_messages",
     "parse_goal",
     "published_per_s",
     "regulator",
+    "residence_of",
+    "used_share",
 ]
 
 DITHER_S = 0.05

@@ -13,8 +13,9 @@ which is a feed-forward from the queue's depth and from its publishers (`publish
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple, TypeAlias
 
 from flyball.control.filters import ewma
@@ -24,6 +25,8 @@ from flyball.errors import InvalidValue
 _KEEP_PUBLISH = 0.5  # part of the old estimate of the publish rate that stays: depth is read once a second
 _PEAK = 1.2  # growth of the publish rate within a second that is no chance: believed at once
 _FULL = 0.8  # share of the time in which the window is used up, from which it counts as full
+_LACKING_S = 0.005  # waiting for messages longer than this with room in the window means that there are none
+_PLENTY = 20.0  # messages that wait at the broker and leave no doubt that a wider window brings more
 _KEEP_UP = 1.2  # with nothing waiting, a drain goal follows the publishers with this much to spare
 
 
@@ -120,11 +123,11 @@ def parse_goal(text: str | Goal) -> Goal:
 class Seen:
     """What was seen of one sample. None: nothing could be seen of it.
 
-    `rate_per_s` counts messages handed to handlers, `done_per_s` those that were finished. `residence_s` is how
-    long a message occupies a place of the window, `handling_p95_s` how long 95 % of the handlers took at most,
-    `latency_p95_s` wait and handling together. `used` is the share of the time in which the window was full:
-    below it, the queue had no more. `publish_per_s` is what publishers sent between the last two looks at the
-    queue, None where there was no new look.
+    `rate_per_s` counts messages handed to handlers, `done_per_s` those that were finished. `residence_s` is what
+    a message costs a place of the window in time, until the next one is there, `handling_p95_s` how long 95 % of
+    the handlers took at most, `latency_p95_s` wait and handling together. `used` is the share of the time in which
+    the window was full: below it, the queue had no more. `publish_per_s` is what publishers sent between the last
+    two looks at the queue, None where there was no new look.
     """
 
     time_s: float
@@ -137,6 +140,42 @@ class Seen:
     handling_p95_s: float | None = None
     done_per_s: float | None = None
     publish_per_s: float | None = None
+
+
+def lacks_messages(waiting_s: float | None, occupied: int, window: int) -> bool:
+    """Whether there are none to be had: the receiver has been asked for so long (None: it is not being asked).
+
+    >>> lacks_messages(0.02, occupied=3, window=5), lacks_messages(0.02, 5, 5), lacks_messages(0.002, 3, 5)
+    (True, False, False)
+    """
+    return waiting_s is not None and waiting_s > _LACKING_S and occupied < window
+
+
+def used_share(full_ticks: int, ticks: int, beyond: float | None) -> float:
+    """The share of a sample in which the window was full, that is, in which no message was lacking.
+
+    `beyond` messages waited where only a wider window could bring them (None: not known). It decides, where it
+    leaves no doubt: with nothing there no window could have brought more, and of plenty a wider one brings more.
+
+    >>> used_share(10, 20, None), used_share(10, 20, beyond=0.0), used_share(10, 20, beyond=500.0)
+    (0.5, 0.0, 1.0)
+    """
+    if beyond is not None and (beyond < 1.0 or beyond >= _PLENTY):
+        return 0.0 if beyond < 1.0 else 1.0
+    return full_ticks / ticks if ticks else 1.0
+
+
+def residence_of(tick_means_s: Sequence[float]) -> float | None:
+    """The residence time of a sample: the median over its ticks (50 ms) of the mean over the tick's messages.
+
+    A mean is what Little's law needs, also where some messages take ten times longer; but a moment in which the
+    whole process stands still (garbage collection, a busy machine) would spoil it, and that falls into a few
+    ticks only.
+
+    >>> residence_of([0.010, 0.011, 0.300, 0.010, 0.011])
+    0.011
+    """
+    return median(tick_means_s) if tick_means_s else None
 
 
 @dataclass(frozen=True, slots=True)
