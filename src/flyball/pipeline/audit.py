@@ -18,7 +18,7 @@ from flyball.pipeline.logs.totals import Totals
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """`late` of the results came too late to be put in order, `disordered` stand in the wrong order all the same.
+    """`late`: results that arrived too late to be ordered; `disordered`: results in the wrong order.
     `lost`: events read that are neither a result nor filtered nor dead-lettered. `waiting`: not yet read, or, of a
     run that was broken off, a result that still waits for its turn."""
 
@@ -35,7 +35,7 @@ class Audit:
 
 
 class _Origins:
-    """Places in the input that entries say they come from."""
+    """Positions in the input from which entries came."""
 
     def __init__(self) -> None:
         self._offsets: dict[int, list[np.ndarray[tuple[int], np.dtype[np.int64]]]] = defaultdict(list)

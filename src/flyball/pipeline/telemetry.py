@@ -24,7 +24,7 @@ from flyball.steady_clock import SteadyClock
 def flow_record(
     lane: int, flow: FlowControl, now_s: float, free: float, before: FlowState, after: FlowState
 ) -> LoopRecord:
-    """An interval is over: so much was free, so much had been admitted in it, so much may be in the next.
+    """The record of one interval of flow control: free space, bytes admitted in it, budget of the next.
 
     Free space and the admitted results are in bytes. The queue ever took `appended_bytes`: with it the free space
     is known as it would be if nothing had been taken out, which is what identification needs.

@@ -38,7 +38,7 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Of one lane: bytes of results admitted, and the free space at its end had nothing been taken out."""
+    """One lane's interval: bytes of results admitted, and the free space at its end if nothing had been read."""
 
     admitted_bytes: float
     free_bytes: float
@@ -121,7 +121,7 @@ def tune(
 
 
 def candidates(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...]:
-    """A PI for the queue that was found, and the one that comes with the pipeline; each with its certificate."""
+    """A PI for the identified queue, and the pipeline's default PI, each with its certificate."""
     covariance = fit.covariance[:2, :2] if fit.covariance.shape[0] >= 2 else None
     usual = Gains(flow_controller().kp, flow_controller().ki)
     return (

@@ -1,4 +1,4 @@
-"""The `lanes` section of a pipeline's config: how tier 1 is spread, and how its result queues are kept."""
+"""The `lanes` section of a pipeline's config: parallelism of tier 1, flow control of its result queues."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LanesConfig(StrictModel):
 
     @property
     def flow_gains(self) -> dict[str, float]:
-        """kp and ki of flow control; empty: those that come with the pipeline."""
+        """kp and ki of flow control; empty: the defaults."""
         return self._gains
 
     @property

@@ -1,4 +1,4 @@
-"""What a pipeline is made of, as it is written in a TOML file and checked before Spark starts."""
+"""The configuration of a pipeline: read from a TOML file and checked before Spark starts."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class PipelineConfig(StrictModel):
 
     @property
     def producer_name(self) -> str:
-        """What this pipeline is called where several write: pipelines on one broker differ in their results."""
+        """Name under which this pipeline appends to shared logs; unique on a broker, as its results log is."""
         return self.name or self.results
 
     @property
@@ -129,12 +129,12 @@ class PipelineConfig(StrictModel):
 
     @property
     def result_columns(self) -> Columns:
-        """What an event has after tier 1: this is what rules see."""
+        """Columns of an event after tier 1: what rules see."""
         return steps.columns_after(self.tier1, self.source_columns).knowing({})
 
     @property
     def longest_window_s(self) -> float:
-        """How far event time has to run on after the last event until every rule has judged everything."""
+        """Event time that must pass after the last event until every rule has evaluated everything."""
         return max((rule.reach_s for rule in self.rules), default=0.0)
 
 

@@ -1,8 +1,8 @@
 """Names, tails and levels of the logs between the lanes and the combiner.
 
-A lane's result queue is a log of the broker; the combiner says in a small log of its own, the cursor, up to where
-it has taken each of them in. The free space of a queue is its size minus what was appended and not taken yet, both
-counted in bytes of entries: `before` in an entry's header is what the queue took before that entry.
+A lane's result queue is a log of the broker; the combiner publishes in a small log of its own, the cursor, how far
+it has read each of them. The free space of a queue is its size minus what was appended and not read yet, both in
+bytes of entries: `before` in an entry's header counts the bytes appended before that entry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands in a result queue and in the results log: rows as one Arrow batch, with a header.
+"""Entries of result queues and of the results log: rows as one Arrow batch, with a header.
 
 A message a row would cost more than the work on the row. So one entry holds many rows, as an Arrow IPC stream,
 behind a header in JSON that says which batch they are of, how far event time has come, and how they were counted::
@@ -68,7 +68,7 @@ def decode(body: bytes) -> Entry:
 
 
 def in_order(entry: Entry) -> pa.Table:
-    """The rows that stand in event-time order: all but the late ones, which come last in an entry."""
+    """The rows in event-time order: all but the late ones, which are last in an entry."""
     return entry.rows.slice(0, entry.rows.num_rows - int(entry.header.get("late", 0)))
 
 
@@ -80,7 +80,7 @@ def late(entry: Entry) -> pa.Table:
 def slices(rows: pa.Table, most_bytes: int = MOST_BYTES) -> Iterator[pa.Table]:
     """The rows in pieces that each fit one entry; one empty piece where there are no rows.
 
-    The same rows are always cut alike, for a repeated batch must bring the same entries.
+    The same rows are always cut alike, because a repeated batch must produce the same entries.
 
     >>> import pyarrow as pa
     >>> [piece.num_rows for piece in slices(pa.table({"load": [0.0] * 1000}), most_bytes=3000)]

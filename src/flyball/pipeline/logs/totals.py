@@ -1,4 +1,4 @@
-"""Where every event went: a lane's running totals, carried by the entries of its result queue."""
+"""What became of every event: a lane's running totals, carried by the entries of its result queue."""
 
 from __future__ import annotations
 

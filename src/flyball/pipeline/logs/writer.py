@@ -61,7 +61,7 @@ class LogSinks:
             raise SinkFailed(f"log {log!r} did not store all rows of batch {batch}: {failed}") from failed
 
     def append_unsequenced(self, log: str, body: bytes) -> None:
-        """Append one body that may as well stand there twice."""
+        """Append one body without a sequence number; a repeat does no harm."""
         (result,) = self._run(self._senders[log, None].send_batch([Message(body)]))
         if result.error is not None:
             raise SinkFailed(f"log {log!r} did not store an entry: {result.error}") from result.error

@@ -47,7 +47,7 @@ def flow_controller() -> Pi:
 
 @dataclass(frozen=True, slots=True)
 class FlowControl:
-    """How a lane's result queue is to be kept: its size, the free space to hold, how often to act.
+    """Flow control of a lane's result queue: its size, the set point of its free space, the interval.
 
     `controller` holds it. `played`: an experiment instead of control, bytes to admit in one interval after the
     other; the last value stays.
@@ -105,8 +105,8 @@ def flow_step(
 ) -> FlowState:
     """Learn the size of results from the totals so far; when an interval is over, decide the next one's budget.
 
-    The controller is told what really was admitted (backlog, pace or free space may have allowed less than it
-    asked for), so its integral does not wind up. What is free beyond the reference may always come in at once:
+    The controller gets the applied command (backlog, pace or free space may have allowed less than it asked
+    for), so its integral does not wind up. What is free beyond the reference may always come in at once:
     as a = 1, that cannot take the free space below the reference, and a queue that is emptied as fast as it fills
     holds nobody up.
     """
@@ -152,7 +152,7 @@ def admissible(state: FlowState, free_bytes: float) -> int:
 
 
 def admitted(state: FlowState, events: int) -> FlowState:
-    """So many events were let in: their expected results are taken off the budget."""
+    """Subtract the expected results of admitted events from the budget."""
     expected = events * (state.event_bytes or _FIRST_EVENT_BYTES)
     return replace(
         state,
@@ -176,8 +176,8 @@ class Pace:
     """How large a batch may be without being more than an interval's work: a large batch is dead time.
 
     A batch of n events takes T ≈ c + s·n. Both are told apart by averages of n, T, n² and n·T; while all batches
-    are of one size c counts as nothing. Where c is long, as at the start or beside a hog, small batches would be
-    all c and no work: at least half an interval of every batch is work.
+    are of one size c counts as nothing. Where c is long, as at the start or under CPU load, small batches would be
+    all overhead: at least half an interval of every batch is work.
 
     >>> pace = Pace().after(events=1000, seconds=0.25)
     >>> pace.most_events(interval_s=2.0, at_least=500)

@@ -164,7 +164,7 @@ _KEEP_RATE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class BatchTimes:
-    """How long batches take of late, and the least time one took in the last hour: together they tell the load.
+    """Recent batch times, and the least of the last hour: their ratio measures the load.
 
     >>> times = BatchTimes()
     >>> times.load
@@ -195,7 +195,7 @@ _LEAST_DELAY_S = 0.05  # shorter ones are noise: lanes that have nothing to do a
 class LaneDelay:
     """Predicted delay of a lane: what waits for it, what it works on included, over the rate of its batches.
 
-    Of all sensors this has the least dead time: it rises as soon as events pile up, long before they are late.
+    This sensor has the least dead time: it rises as soon as events pile up, long before they are late.
     What it showed since it was last read is averaged, for backlogs are saw teeth; `now_s` is what it shows now.
 
     A batch that is overdue tells before its end that the rate has fallen: what waited when the one before it ended
@@ -243,10 +243,10 @@ _ALWAYS_ALLOWED_S = 0.3
 
 
 def without_laggards(weights: Sequence[float], delays_s: Sequence[float | None]) -> tuple[float, ...]:
-    """Nothing for lanes that are more than twice as late as the others are: until they have caught up.
+    """Weights with 0 for lanes that are more than twice as late as the others, until they have caught up.
 
-    Weights move with the time that several batches take. A lane that a disturbance hits, or that died, would go on
-    getting events that nobody can take back, and those make the largest delays.
+    Weights move with the time that several batches take. A lane that is disturbed, or
+    has died, would keep getting events that cannot be taken back, and those have the largest delays.
 
     >>> without_laggards([0.5, 0.5], [1.0, 1.9]), without_laggards([0.5, 0.5], [1.0, 2.1])
     ((0.5, 0.5), (1.0, 0.0))

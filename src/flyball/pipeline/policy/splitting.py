@@ -34,7 +34,7 @@ def split(
 def room_ahead(ahead: int, weights: Sequence[float], backlogs: Sequence[int]) -> int:
     """How many events to share out now so that about `ahead` wait for each lane, and not many more.
 
-    A lane that stands still holds the others up by its weight alone, which balancing takes from it.
+    A stopped lane delays the others by its weight only, which balancing reduces.
 
     >>> room_ahead(1000, [0.5, 0.5], [0, 0]), room_ahead(1000, [0.5, 0.5], [1000, 5000])
     (2000, 0)

@@ -2,8 +2,8 @@
 
     input log → splitter → ticks → lanes → result queues → combiner → results log, in order → rules → alert log
 
-Whatever passes between them is in logs of the broker, and each goes on from there after kill -9. This object
-starts and watches them, adds and removes lanes, and ends them. It keeps the sinks itself.
+They exchange data through logs of the broker only, and each continues from there after kill -9. This object starts
+and watches them, adds and removes lanes, and ends them. It runs the sinks itself.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ class ProcessPipeline:
         return [] if tick is None else sorted(tick.given)
 
     def _unfinished(self) -> list[int]:
-        """Lanes that were told to leave and have not delivered all they were given."""
+        """Lanes that are leaving and have not delivered everything assigned to them."""
         tick = self._last_tick()
         lanes = [] if tick is None else sorted(set(tick.given) - set(tick.members))
         return [lane for lane in lanes if not self._read([lane])[0].last]
@@ -228,7 +228,7 @@ class ProcessPipeline:
         return level.last and level.mark is not None and level.mark > at
 
     def _delivered(self, tick: Tick) -> list[bool]:
-        """Of each lane, whether its results up to that tick are in its queue."""
+        """Whether every lane's results up to that tick are in its queue."""
         levels = self._read(tick.members)
         return [level.mark is not None and level.mark >= tick.number for level in levels]
 

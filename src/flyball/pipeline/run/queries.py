@@ -1,7 +1,7 @@
 """The streaming queries of one Spark application: started one after the other, watched and stopped together.
 
-A query whose failure passes by itself (a Python worker that did not start in time on a loaded machine, a broker
-that was away) is started again from its checkpoint, a few times; any other failure is told at once.
+A query with a transient failure (a Python worker that did not start in time on a loaded machine, an unreachable
+broker) is restarted from its checkpoint, a few times; any other failure is raised at once.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class _Query:
 
 
 class Queries:
-    """Their checkpoints are in `folder`: with the same folder they go on where they were. `on_record` hears of
-    restarts; by default they stand with the lanes' records."""
+    """Their checkpoints are in `folder`: with the same folder they continue where they were. `on_record` receives
+    a record of each restart; by default it goes to the lanes' records."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Queries:
 
 
 def _reason(text: str) -> str:
-    """What Spark says in its first line; of a traceback, which it hands on as a whole, the last error or cause.
+    """The first line of Spark's message; of a traceback, the last error or cause.
 
     >>> _reason("Return Message: Traceback (most recent call last):\\n  File …\\nValueError: too large\\n")
     'ValueError: too large'

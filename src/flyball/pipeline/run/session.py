@@ -50,8 +50,9 @@ def spark_session(
 ) -> SparkSession:
     """A session with the source `flyball` registered.
 
-    `settings` win over what spark-submit was told, and that over ours. With a `workdir`, what Spark's processes
-    print goes to `spark.log` there. Whatever `master` says, driver and Python workers run this very interpreter.
+    `settings` take precedence over options of spark-submit, and those over our defaults. With a `workdir`, what
+    Spark's processes print goes to `spark.log` there. Whatever `master` says, driver and Python workers run this
+    very interpreter.
     """
     require("pyspark", "spark")
     os.environ["JAVA_HOME"] = str(java_home())
@@ -80,7 +81,7 @@ def spark_session(
 def _children_speak_to(log: Path | None) -> Iterator[None]:
     """Processes that are started meanwhile have that file as standard error; this one keeps its own.
 
-    Spark's JVM and Python workers inherit ours and print there, down to tracebacks of workers that were told to
+    Spark's JVM and Python workers inherit ours and print there, down to tracebacks of workers that were asked to
     stop. PySpark offers no way to send that elsewhere, so the descriptor is swapped while it starts them.
     """
     if log is None:

@@ -17,7 +17,7 @@ def is_submitted() -> bool:
 
 
 def submitted_settings() -> dict[str, str]:
-    """What spark-submit was told besides the master (--conf and the like); nothing if it does not run this."""
+    """Options of spark-submit besides the master (--conf and the like); empty if it did not start this process."""
     return {name: value for name, value in _all().items() if not name.startswith(_ABOUT_THE_SUBMISSION)}
 
 

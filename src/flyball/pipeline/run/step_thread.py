@@ -1,4 +1,4 @@
-"""A thread that does one step after the other until it is told to stop, and keeps what stopped it."""
+"""A thread that repeats a step until it is stopped, and keeps the error that ended it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flyball.pipeline.run.polling import wait_until
 
 
 class StepThreadStopped(FlyballError, RuntimeError):
-    """Somebody waits for a thread that was stopped before it had done what they wait for."""
+    """The thread was stopped before it had done what a caller waits for."""
 
 
 class StepThread:

@@ -1,4 +1,4 @@
-"""Keeps the processes of a pipeline running: who dies is started again, after a pause that grows with failures.
+"""Keeps the processes of a pipeline running: one that dies is restarted, with a growing back-off.
 
 What a process leaves behind when it is killed (Spark's JVM, Python workers) is ended before the next one starts:
 two of the same name never write side by side. That holds for a supervisor that is killed, too: the next one finds
@@ -66,7 +66,7 @@ class Supervisor:
                 self._spawn(child)
 
     def pids(self) -> dict[str, int]:
-        """Who is alive now."""
+        """Process ids of the parts that run now, by name."""
         with self._lock:
             running = {name: child.process for name, child in self._children.items()}
         return {name: process.pid for name, process in running.items() if process is not None and process.alive}
@@ -91,7 +91,7 @@ class Supervisor:
                     raise PipelineFailed(child.failure)
 
     def stop(self, names: Collection[str]) -> None:
-        """End these and what they started; all are asked before the first is waited for."""
+        """End these processes and their children; all get the signal before the first is waited for."""
         with self._lock:
             children = [child for name, child in self._children.items() if name in names]
             for child in children:
@@ -174,7 +174,7 @@ def _status(process: OwnProcess) -> int | None:
 
 
 def _end_leftover(record: Path) -> None:
-    """Of a supervisor that was killed: its guardian may not have ended everything yet."""
+    """End a process of a supervisor that was killed; its guardian may not have ended it yet."""
     try:
         known = json.loads(record.read_text())
         OwnProcess(int(known["pid"]), str(known["started"])).kill_session()

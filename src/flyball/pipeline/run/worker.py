@@ -1,10 +1,10 @@
 """One process of a pipeline whose lanes are applications of their own:
 
-    python -m flyball.pipeline.run.worker ROLE ORDER
+    python -m flyball.pipeline.run.worker ROLE SPEC
 
-ROLE is splitter, lane-0, lane-1 …, combiner or rules; ORDER is a JSON file that says what pipeline it is part of.
-It works until it is told to stop (SIGTERM) or whoever started it is gone. Killed at any point it goes on where it
-was when it is started again.
+ROLE is splitter, lane-0, lane-1 …, combiner or rules; SPEC is a JSON file that describes the pipeline.
+It runs until SIGTERM or until its parent process ends. Killed at any point, it continues where it was when it is
+started again.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class _Stopped(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """What pipeline a worker is part of. `path`: where Python finds modules, those beside the config included.
-    `settings` of Spark are those that spark-submit was told."""
+    """The pipeline that a worker is part of. `path`: Python's module path, with the config's folder. `settings`:
+    options of spark-submit."""
 
     url: str
     config: PipelineConfig

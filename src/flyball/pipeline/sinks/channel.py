@@ -1,7 +1,7 @@
-"""A channel of this or another broker: how one pipeline feeds the next, or programs of others.
+"""A channel of this or another broker: the input of another pipeline, or of any program.
 
-A message's place in its log is its sequence number, so a log that drops repeats takes each exactly once. Marks go
-along: they tell the reader how far event time has come while there is nothing to say.
+A message's place in its log is its sequence number, so a log that drops repeats stores each exactly once.
+Watermark marks are copied too: they advance the reader's event time while there are no messages.
 """
 
 from __future__ import annotations

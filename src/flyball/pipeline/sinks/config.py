@@ -50,7 +50,7 @@ class SinkBase(StrictModel):
     @property
     @abstractmethod
     def where(self) -> str:
-        """What it writes to: no two sinks may share it."""
+        """The destination; no two sinks may share it."""
 
     @property
     def producer_name(self) -> str:
@@ -62,7 +62,7 @@ class SinkBase(StrictModel):
 
     @abstractmethod
     def target(self, at: SinkContext) -> Target:
-        """What writes."""
+        """The object that writes."""
 
     def position(self, folder: Path) -> Position:
         return Position(folder / f"{self.producer_name}.json")

@@ -1,7 +1,7 @@
-"""Follows a log and hands what comes to a target, from where the target says it has come to.
+"""Follows a log and writes new messages to a target, from the target's own position on.
 
-Everything a sink writes stands in a log already, exactly once and for good. So a target needs no more than to keep
-its position *together with* what it wrote: after kill -9 it says where it is, and the log goes on from there.
+Everything a sink writes is already in a log, exactly once and durably. So a target needs no more than to keep
+its position *together with* what it wrote: after kill -9 it continues from there.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _TRIES = 6
 
 
 class SinkStopped(FlyballError, RuntimeError):
-    """A sink cannot go on; what it wrote so far is kept, and it continues there when the pipeline is run again."""
+    """A sink failed; what it wrote is kept, and it continues there when the pipeline is run again."""
 
 
 class Interrupted(FlyballError):
-    """A target was told to stop while it waited; what it has not noted as written comes again."""
+    """A target was stopped while it waited; what it has not recorded as written is written again."""
 
 
 class Target(Protocol):

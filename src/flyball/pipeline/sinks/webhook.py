@@ -70,7 +70,7 @@ class WebhookTarget:
         self._sinks.append_unsequenced(self._undelivered, json.dumps(letter).encode())
 
     def _post(self, key: str, document: bytes) -> tuple[str, bool] | None:
-        """None: taken. Else the reason, and whether it may pass."""
+        """None: accepted. Otherwise the reason, and whether it is transient."""
         headers = {"Content-Type": "application/json", **self._headers, "Idempotency-Key": key}
         path = (self._url.path or "/") + (f"?{self._url.query}" if self._url.query else "")
         try:

@@ -1,7 +1,7 @@
-"""The part of a micro-batch that one lane takes, and what the lane says at its end.
+"""The part of a micro-batch that one lane reads, and the row that reports its end.
 
-Every lane of a batch says when it has read its share, also an empty one, in one row of kind `end`: which offsets
-it covered, how many bodies that were, how long it took and how far event time came before anything was filtered.
+Every lane of a batch reports the end of its share, also of an empty one, in one row of kind `end`: its offsets,
+the number of bodies, the time it needed, and the latest event time before anything was filtered.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class ShareEnd:
 
 @dataclass(slots=True)
 class EventTime:
-    """How far event time has come among rows read, and whether the end of the input was among them."""
+    """The latest event time among the rows read, and whether the end of the input was among them."""
 
     latest_s: float | None = None
     ends: bool = False

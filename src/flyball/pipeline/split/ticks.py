@@ -1,9 +1,9 @@
-"""Ticks: what the splitter writes, one entry for each, to the log that all lanes take their input from.
+"""Ticks: entries of the log by which the splitter assigns input to the lanes.
 
 A tick names, for every lane, the ranges of the input log that are the lane's from then on. Events are not copied:
-a lane reads its ranges from the input log itself, so the splitter never sees what an event holds, keeps nothing,
-and one append gives every lane its share and its mark, or none of them. Each tick says where the input goes on and
-what was owed to whom, so that after a crash the last one is all that a splitter needs.
+a lane reads its ranges from the input log itself, so the splitter never sees an event's content, keeps no state,
+and one append gives every lane its share and its mark, or none of them. Each tick has the next input offsets and
+the rounding errors, so that after a crash the last tick is all that a splitter needs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ def ticks_name(results: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """`next`: where the input goes on, a partition each. `shares`: of every member, also an empty one. `left`:
-    lanes that get nothing more. `carry`: events owed to the members, in their order. `given`: events ever given
-    to each. `delays_s`: the predicted delays that the weights come from."""
+    """One assignment of input to lanes.
+
+    `next`: next offset of each input partition. `shares`: of every member, also an empty one. `left`: lanes that
+    get nothing more. `carry`: rounding errors of the members, in their order. `given`: events assigned to each
+    lane so far. `delays_s`: the predicted delays that the weights come from.
+    """
 
     number: int
     next: tuple[int, ...]
@@ -83,7 +86,7 @@ class Tick:
 
 
 class UnreadTicks:
-    """The ticks that a lane has not taken in yet, oldest first, each with its offset in the log of ticks."""
+    """The ticks that a lane has not processed yet, oldest first, each with its offset in the log of ticks."""
 
     def __init__(self, reader: LogReader, lane: int) -> None:
         self._reader, self._lane = reader, lane
@@ -93,7 +96,7 @@ class UnreadTicks:
         """of this lane in them"""
 
     def after(self, position: int) -> deque[tuple[int, Tick]]:
-        """Those from that offset on."""
+        """The ticks from that offset on."""
         if self._fetched is None or self._fetched < position:
             self._ticks.clear()
             self._fetched, self.events = position, 0

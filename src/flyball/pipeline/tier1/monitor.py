@@ -3,8 +3,8 @@
     sample of batch k (before the filter) → statistics over a window → carried in the offset of batch k + 1
 
 Every batch makes one entry of the monitor's log: its sample, and the values that follow from it and the entries
-before. The source puts the last values into the offset of the next batch, so a batch that Spark repeats is judged
-by the very thresholds it was judged by at first, and its entry, written again, is the same and is dropped.
+before. The source puts the last values into the offset of the next batch, so a batch that Spark repeats uses
+the same thresholds as the first time, and its entry, written again, is the same and is dropped.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def monitor_name(results: str) -> str:
 
 
 def latest_values(url: str, results: str) -> dict[str, float]:
-    """What the monitors of the pipeline with these results found last; nothing before its first batch."""
+    """The latest values of the pipeline's monitors; empty before its first batch."""
     with open_log_reader(url, monitor_name(results)) as reader:
         return next((dict(entry.decode(body).header["values"]) for body in last_bodies(reader, 1)), {})
 
@@ -72,7 +72,7 @@ def _batch(number: int, values: Mapping[str, float], rows: pa.Table) -> _Batch:
 
 
 class Monitor:
-    """Takes the samples of batches and says what holds for the next one."""
+    """Computes the values for the next batch from the samples of batches."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Monitor:
         self._states: list[list[_Batch]] = [[]]
 
     def open(self) -> None:
-        """Prepare the log and go on where an earlier run stopped."""
+        """Prepare the log and continue where an earlier run stopped."""
         if not self._monitors:
             return
         self._sinks.add(self._log, _PRODUCER, max_bytes=_LOG_BYTES)
@@ -100,7 +100,7 @@ class Monitor:
             self._remember(self._states[-1], _batch(number, found[number].header["values"], found[number].rows))
 
     def in_force(self, offset: Mapping[str, Any] | None) -> dict[str, float]:
-        """The values that a batch goes by, from its offset."""
+        """The values that a batch uses, from its offset."""
         known = (offset or {}).get("values", {})
         return {one.name: float(known.get(one.name, one.initial)) for one in self._monitors}
 
@@ -144,7 +144,7 @@ class Monitor:
 
 
 def sampled_columns(monitors: Sequence[MonitorConfig], columns: Columns, event_time: str) -> Columns:
-    """What of an event the monitors look at."""
+    """The columns that the monitors need."""
     wanted = {event_time, *(one.column for one in monitors)}
     for one in monitors:
         wanted |= {name for name in columns.names if f"`{name}`" in one.chosen(columns)}
@@ -173,7 +173,7 @@ def _window(batches: Sequence[_Batch], window_s: float) -> list[_Batch]:
 
 
 def _bounded(batches: Sequence[_Batch]) -> list[_Batch]:
-    """At most so many batches and rows, the newest: where events come thick, the window is shorter."""
+    """The newest batches and rows, within bounds: at high rates the window is shorter."""
     kept: list[_Batch] = []
     rows = 0
     for one in reversed(batches[-_MOST_BATCHES:]):
@@ -185,7 +185,7 @@ def _bounded(batches: Sequence[_Batch]) -> list[_Batch]:
 
 
 def _value(monitor: MonitorConfig, batches: Sequence[_Batch], known: float | None) -> float:
-    """What the monitor says now; with too few events what it said before."""
+    """The monitor's value; with too few events the previous one."""
     fallback = monitor.initial if known is None else known
     parts = [one.rows for one in batches if monitor.name in one.rows.column_names]  # younger than some entries
     values, weights, times = (

@@ -1,4 +1,4 @@
-"""What lanes do with a batch: tier 1's rows go, as entries, into the result queues of the lanes that made them.
+"""Writes tier 1's rows, as entries, to the result queues of the lanes that made them.
 
 An entry's header::
 
@@ -7,11 +7,11 @@ An entry's header::
     members, last  the lanes of that tick; whether this lane leaves after it
     latest_s, ends how far event time came in the lane's share; whether the input ended there
     marks          the same for each of the pipelines that write the input
-    events, seconds  size of the share and what the lane took for it: what balancing goes by
-    cycle          events and seconds of the lane's batch before, from its planning to its end
-    taken          of all that ticks ever gave to the lane, so much was read by the end of the batch
-    totals         of this lane, including this batch: where every event went
-    before         bytes this queue took before the entry: what the free-space sensor goes by
+    events, seconds  size of the share and the time it needed: input of balancing
+    cycle          events and seconds of the lane's previous batch, from its planning to its end
+    taken          events of the lane's ticks that are read by the end of the batch, in total
+    totals         what became of this lane's events, including this batch
+    before         bytes appended to this queue before the entry: input of the free-space sensor
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ResultQueue:
         return total
 
     def _bytes_before(self, batch: int) -> int:
-        """What the queue took in batches before this one, which may be a repeat of the last."""
+        """Bytes appended in earlier batches; this one may be a repeat of the last."""
         return next((size for at, size in reversed(self._bytes) if at < batch), 0)
 
     def _earlier(self, url: str) -> tuple[Ledger, list[tuple[int, int]]]:
@@ -110,7 +110,7 @@ class Lanes:
 
 
 def _within(rows: pa.Table, end: ShareEnd) -> Any:
-    """Which rows came from a share, by the places in the input that they say they came from."""
+    """Which rows came from a share, by their positions in the input."""
     import pyarrow as pa
 
     partitions = rows["_partition"].to_numpy()

@@ -1,4 +1,4 @@
-"""Tier 1, carried out: what the steps make of a batch goes to result queues, malformed events to dead letters."""
+"""Runs tier 1: results of a batch go to the result queues, malformed events to the dead-letter log."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _only(table: pa.Table, kind: str) -> pa.Table:
 
 
 def _dead_letters(malformed: pa.Table) -> list[bytes]:
-    """What a person needs to mend a malformed event: where it was, what it was, what is wrong with it."""
+    """What a person needs to fix a malformed event: its position, its body and the error."""
     return [
         json.dumps(
             {

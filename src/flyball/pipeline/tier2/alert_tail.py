@@ -1,4 +1,4 @@
-"""Hands out alerts as they come to their logs, where the rules run in another process."""
+"""Calls the alert handler for new alerts where the rules run in another process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flyball.pipeline.tier2.stage import AlertHandler
 
 
 class AlertTail:
-    """Begins with what comes after `start`."""
+    """Starts with the first alert after `start`."""
 
     def __init__(self, url: str, config: PipelineConfig, on_alert: AlertHandler) -> None:
         self._on_alert = on_alert

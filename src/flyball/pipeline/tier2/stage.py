@@ -57,7 +57,7 @@ class TierTwo:
             queries.start(name, stream, self.handler(rule, queries.checkpoint(name)), close_windows=True)
 
     def end_feeds(self) -> None:
-        """Tell the pipelines that read this one's channels that nothing more comes."""
+        """Write the end mark to the channels that downstream pipelines read."""
         for channel in self._config.feeds:
             self._sinks.append_unsequenced(channel, mark(math.inf, self._config.producer_name))
 

@@ -21,7 +21,7 @@ _MOST_GROUPS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class GroupGate:
-    """Of one group: the last alert let through, where its incident has come to, and how many were held back."""
+    """One group's state: the last alert let through, the end of its incident, and how many were held back."""
 
     passed_s: float
     until_s: float
