@@ -222,6 +222,33 @@ def test_an_acknowledgement_that_is_under_way_at_the_stop_is_finished(
     asyncio.run(scenario())
 
 
+def test_what_is_handled_while_another_acknowledgement_is_under_way_is_acknowledged_at_the_stop(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledge = BaseReceiver.ack
+    begun, handled = asyncio.Event(), asyncio.Event()
+
+    async def acknowledge_slowly(self: BaseReceiver, *deliveries: Delivery) -> None:
+        begun.set()
+        await asyncio.sleep(0.5)
+        await acknowledge(self, *deliveries)
+
+    async def handle(message: Message) -> None:
+        if message.body == b"1":
+            await begun.wait()
+            handled.set()
+
+    async def scenario() -> None:
+        await memory.send(bodies(2))
+        monkeypatch.setattr(BaseReceiver, "ack", acknowledge_slowly)
+        async with Consumer(memory.url, handler=handle, **memory.arguments) as consumer:
+            await handled.wait()
+        assert consumer.stats.acked == 2
+        assert await waiting(memory.url, memory.name) == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_block_left_by_an_exception_closes_in_order_and_raises_that_exception(memory: Any) -> None:
     async def scenario() -> None:
         await memory.send(bodies(3))

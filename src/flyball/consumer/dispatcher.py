@@ -97,6 +97,7 @@ class Handling:
         self._all_handled = True
         self._wake_acker.set()
         await self._acker  # not cancelled: what it is sending would be lost, and handled again after a restart
+        await self._flush()  # what was handled while it was sending
         if self._workers is not None:
             self._workers.close()
 
