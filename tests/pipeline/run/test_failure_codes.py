@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,15 +75,25 @@ def test_a_killed_worker_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     assert kind_of(error) == FailureKind.PROCESS_LOST
 
 
+def planners() -> set[psutil.Process]:
+    """Processes that plan batches, of this test run alone: others may run Spark here too."""
+    name, found = "pyspark.sql.streaming.python_streaming_source_runner", set()
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile, or is a zombie
+            if name in process.cmdline():
+                found.add(process)
+    return found
+
+
 def test_a_killed_planner_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     publish(url, "events")
+    before = planners()
     stream = spark.readStream.format("flyball").options(url=url, log="events", format="raw").load()
     writer = stream.writeStream.foreachBatch(lambda _rows, _batch: None)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     query.processAllAvailable()
-    ours = psutil.Process().children(recursive=True)  # of this test run alone: others may run Spark here too
-    (planner,) = [one for one in ours if "pyspark.sql.streaming.python_streaming_source_runner" in one.cmdline()]
+    (planner,) = planners() - before
     planner.kill()
     while query.isActive:
         time.sleep(0.05)
