@@ -1,18 +1,19 @@
 """Flyball: feedback control for message queues and Spark streams.
 
-Every knob on a message's way is set by a loop: sensor → controller → actuator. The packages below are the
-rooms of the house, in the order in which a message passes them::
+Every setting on a message's way is the actuator of a loop: sensor → controller → actuator. The packages, in the
+order in which a message passes them::
 
     publisher ─▶ brokers ─▶ consumer
                     │
-                    └─────▶ pipeline (Spark) ─▶ alerts
+                    └─────▶ pipeline: source ─▶ split ─▶ tier1 ─▶ combine ─▶ tier2 ─▶ sinks
 
-    control   pure mathematics: models, identification, design, verification, controllers
-    loops     runs controllers on a clock;  twin runs them in virtual time
-    store     state that must survive;      servers starts real brokers for tests and trials
-    lab       benchmarks and experiments;   cli  the command `flyball`
+    control   pure mathematics: identification, design, verification, controllers, guard
+    loops     steps controllers on a clock;  twin runs the same policies in virtual time
+    store     state that must survive;       servers starts real brokers for tests and trials
+    app       what `flyball run` puts together;  demo what `flyball demo` adds
+    lab       benchmarks and experiments;    testing what tests share;  cli the command `flyball`
 
-`docs/architecture.md` says what each room holds and what it may import.
+`docs/architecture.md` says what each package holds and may import, and walks through the code.
 """
 
 from __future__ import annotations

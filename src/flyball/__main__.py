@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-# Run by its path, this folder is where Python looks first, and its rooms would pass for packages of others.
+# Run by its path, this folder is where Python looks first, and its packages would shadow others.
 sys.path[:] = [
     place for place in sys.path if not place or Path(place).resolve() != Path(__file__).resolve().parent
 ]

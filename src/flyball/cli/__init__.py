@@ -1,6 +1,6 @@
 """The command `flyball`.
 
-Each command is one file in this room, named in `COMMANDS` below, and imported only when it is called: the list
+Each command is one file in this package, named in `COMMANDS` below, and imported only when it is called: the list
 of commands must appear at once, whatever numpy, scipy or Spark take to load. A command file has either a
 function `command` or, for a command with sub-commands, a Typer `app`.
 """
@@ -17,7 +17,7 @@ from typer.exceptions import TyperException
 
 from flyball.errors import FlyballError
 
-# name → (module in this room, one line of help), in the order in which a newcomer needs them
+# name → (module in this package, one line of help), in the order in which a newcomer needs them
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Run the whole line on generated events."),
     "run": ("run", "Run a pipeline from a config file."),
