@@ -140,7 +140,7 @@ def test_a_reader_that_has_seen_enough_loses_nothing(url: str) -> None:
         (("URL", "none"), "'none'"),
         (("URL", "q", "--out", "-", "--json"), "both write to standard output"),
         (("URL", "q", "--out", "/no/such/folder/file"), "cannot write '/no/such/folder/file'"),
-        (("URL", "q", "--from", "middle"), "earliest or latest, not 'middle'"),
+        (("URL", "q", "--from", "middle"), "earliest or latest, got 'middle'"),
         (("URL?colour=red", "q"), "no option 'colour'"),
         (("sqlite:////no/such/folder/x.db", "q"), "/no/such/folder/x.db"),
         (("URL.absent", "q"), "there is no broker file"),

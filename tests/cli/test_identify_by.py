@@ -50,9 +50,9 @@ def test_a_model_for_each_loop(tmp_path: Path) -> None:
     ("options", "complaint"),
     [
         (("--by", "loop"), "there is no column 'loop' for --by; there are: loop_id, time, command, measurement"),
-        (("--by", "loop_id", "--test", "t.parquet"), "leave --test and --plot out"),
+        (("--by", "loop_id", "--test", "t.parquet"), "--by excludes --test and --plot"),
         (("--by", "loop_id", "--time", "when"), "there is no column 'when' for --time"),
-        (("--out", "models"), "--out is for many series; add --by COL"),
+        (("--out", "models"), "--out needs --by COL"),
     ],
 )
 def test_a_wrong_call_is_one_sentence(

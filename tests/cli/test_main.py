@@ -45,7 +45,7 @@ def test_every_command_explains_itself(name: str) -> None:
         (("nope",), "no such command 'nope'"),
         (("--nope",), "no such option: --nope"),
         (("design", "--b", "3"), "missing option '--a'"),
-        (("bench", "nope"), "there is no benchmark 'nope'; there are: "),
+        (("bench", "nope"), "unknown benchmark 'nope'; choose from "),
         (("bench", "loops", "--only", "x"), "benchmark 'loops' has no group 'x'; its groups: none"),
     ],
 )

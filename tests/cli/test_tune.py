@@ -94,9 +94,9 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
         (("tune", *url, "--handler", "shop:sell", "--goal", "rate=4"), "the module 'shop' has no 'sell'"),
         (("tune", *url, "--handler", "shop:handle", "--goal", "speed=4"), "a goal is one of rate=400"),
         (("tune", *url, "--handler", "shop:handle", "--goal", "capacity"), "tuning needs the goal rate=…"),
-        (("consume",), "say which broker and which queue"),
+        (("consume",), "a broker and a queue are required"),
         (("consume", "--config", "none.toml"), "none.toml: cannot be read"),
-        (("consume", "memory://x", "q", "--config", "none.toml"), "leave out URL, CHANNEL"),
+        (("consume", "memory://x", "q", "--config", "none.toml"), "--config excludes URL, CHANNEL"),
     ):
         answer = flyball(tmp_path, *arguments)
         assert answer.returncode == 2, (arguments, answer.stderr)

@@ -98,14 +98,14 @@ def test_an_unstable_loop_is_drawn_too(capsys: pytest.CaptureFixture[str], tmp_p
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((*PREFETCH, "--controller", "pi", "--kp", "abc", "--ki", "1"), "--kp takes a number"),
-        ((*PREFETCH, "--controller", "pi", "--kp", "inf", "--ki", "1"), "--kp takes a number"),
+        ((*PREFETCH, "--controller", "pi", "--kp", "abc", "--ki", "1"), "--kp must be a number"),
+        ((*PREFETCH, "--controller", "pi", "--kp", "inf", "--ki", "1"), "--kp must be a number"),
         ((*PREFETCH, "--controller", "pi", "--kp", "1"), "--controller pi needs --ki"),
         ((*PREFETCH, "--controller", "p", "--kp", "1", "--ki", "2"), "--controller p has no --ki, got '2'"),
         ((*PREFETCH, "--controller", "pid", "--kp", "1", "--ki", "2"), "needs --kd"),
         ((*PREFETCH, "--controller", "state", "--ki", "1"), "needs --ky"),
         ((*PREFETCH, "--controller", "p", "--kp", "1", "--covariance", "1,2"), "three numbers"),
-        (("--a", "", "--b", "1", "--controller", "p", "--kp", "1"), "--a takes a number"),
+        (("--a", "", "--b", "1", "--controller", "p", "--kp", "1"), "--a must be a number"),
     ],
 )
 def test_bad_input_is_one_sentence(

@@ -19,30 +19,30 @@ from flyball.errors import FlyballError
 
 # name → (module in this package, one line of help), in the order in which a newcomer needs them
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo", "Run the whole line on generated events."),
+    "demo": ("demo", "Run the whole pipeline on generated events."),
     "run": ("run", "Run a pipeline from a config file."),
-    "identify": ("identify", "Recording of input and output → model, with evidence."),
-    "design": ("design", "Model and specification → gains, verified."),
-    "verify": ("verify", "Model and gains → certificate: accepted, fragile or unstable."),
+    "identify": ("identify", "Identify a model from a recording of input and output."),
+    "design": ("design", "Design and verify controller gains for a model."),
+    "verify": ("verify", "Verify controller gains for a model."),
     "controllers": ("controllers", "List controllers and wrappers, or show one."),
-    "simulate": ("simulate", "Run a controller on a plant in the twin."),
-    "config": ("config", "What a file of loops may hold, and whether yours is right."),
-    "lab": ("lab", "Run experiments and write a report with plots."),
-    "publish": ("publish", "Publish a file, standard input or generated load."),
-    "consume": ("consume", "Take messages from a queue or a group."),
-    "tune": ("tune", "Identify a live consumer, and write its config."),
-    "broker": ("broker", "Start and stop real brokers on this machine, for trials."),
+    "simulate": ("simulate", "Simulate a controller on a model of the plant."),
+    "config": ("config", "Print the loop-config schema, or validate a file."),
+    "lab": ("lab", "Run experiments and write reports with plots."),
+    "publish": ("publish", "Publish a file, standard input or generated messages."),
+    "consume": ("consume", "Consume messages from a queue or a log."),
+    "tune": ("tune", "Identify a consumer or pipeline, and write a config."),
+    "broker": ("broker", "Start and stop local brokers for trials."),
     "queues": ("queues", "List a broker's queues and logs."),
-    "doctor": ("doctor", "What is installed, and what is missing for what."),
-    "bench": ("bench", "Run benchmarks and print our figures beside the peers'."),
+    "doctor": ("doctor", "Check which optional features can be used here."),
+    "bench": ("bench", "Run benchmarks and compare with other programs."),
 }
 
 
 def _stub() -> None:
-    """Stands for a command that was not asked for, so that the overview can name it."""
+    """Placeholder of a command that is not called, so that the overview can list it."""
 
 
-def _application(asked_for: str | None) -> typer.Typer:
+def _application(called: str | None) -> typer.Typer:
     app = typer.Typer(
         name="flyball",
         help="Feedback control for message queues and Spark streams.",
@@ -54,7 +54,7 @@ def _application(asked_for: str | None) -> typer.Typer:
     )
     app.callback()(_overview)
     for name, (module_name, line) in COMMANDS.items():
-        if name != asked_for:
+        if name != called:
             app.command(name, help=line)(_stub)
             continue
         module = importlib.import_module(f"flyball.cli.{module_name}")
@@ -78,27 +78,27 @@ def _overview(
         False, "--version", help="Print the version.", is_eager=True, callback=_show_version
     ),
 ) -> None:
-    """The options of `flyball` itself."""
+    """Options of `flyball` itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a user's mistake is one sentence on standard error and exit code 2."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    asked_for = next((word for word in given if not word.startswith("-")), None)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    called = next((word for word in words if not word.startswith("-")), None)
     try:
-        sys.exit(_application(asked_for)(args=given, prog_name="flyball", standalone_mode=False) or 0)
+        sys.exit(_application(called)(args=words, prog_name="flyball", standalone_mode=False) or 0)
     except FlyballError as error:
         _refuse(str(error))
-    except TyperException as error:  # an option that is missing, unknown or not of its kind
+    except TyperException as error:  # an option that is missing, unknown or of the wrong type
         message = error.format_message()
         if _is_help(error):
             typer.echo(message, err=True)
             sys.exit(2)
-        help_of = " ".join(["flyball", *([asked_for] if asked_for in COMMANDS else [])])
-        _refuse(f"{message[:1].lower()}{message[1:].rstrip('.')}; see `{help_of} --help`")
+        command = " ".join(["flyball", *([called] if called in COMMANDS else [])])
+        _refuse(f"{message[:1].lower()}{message[1:].rstrip('.')}; see `{command} --help`")
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
-    except BrokenPipeError:  # `flyball … | head` has read enough
+    except BrokenPipeError:  # the reader, as in `flyball … | head`, has closed the pipe
         sys.stderr.close()
         sys.exit(0)
 

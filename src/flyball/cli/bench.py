@@ -1,4 +1,4 @@
-"""flyball bench: our figures beside the peers', in one run."""
+"""flyball bench: our figures beside those of other programs, measured in the same run."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from flyball.cli.output import JsonOption, note, print_json, table
 
 def command(
     names: Annotated[list[str] | None, typer.Argument(help="Benchmarks to run (default: all).")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One representative per figure.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure one representative per figure.")] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="GROUP", help="Only this group of cases (repeatable; see --list).")
+        list[str] | None,
+        typer.Option(metavar="GROUP", help="Run only this group of cases (may be repeated; see --list)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
-    results: Annotated[Path, typer.Option(help="Folder that keeps the results.")] = Path("bench-results"),
-    as_list: Annotated[bool, typer.Option("--list", help="Name the benchmarks and stop.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    results: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("bench-results"),
+    as_list: Annotated[bool, typer.Option("--list", help="List the benchmarks and exit.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Run benchmarks and print our figures beside the peers'."""
+    """Run benchmarks and print our figures beside those of other programs."""
     from flyball.errors import InvalidValue
     from flyball.lab import bench
 
     known = bench.names()
     if as_list:
-        found = {name: list(bench.groups(name)) for name in known}
+        groups = {name: list(bench.groups(name)) for name in known}
         if json:
-            print_json(found)
+            print_json(groups)
         else:
             typer.echo(
-                "\n".join(f"{name}: {', '.join(parts)}" if parts else name for name, parts in found.items())
+                "\n".join(f"{name}: {', '.join(parts)}" if parts else name for name, parts in groups.items())
             )
         return
     wanted = names or known
     for name in wanted:
         if name not in known:
-            raise InvalidValue(f"there is no benchmark {name!r}; there are: {', '.join(known)}")
+            raise InvalidValue(f"unknown benchmark {name!r}; choose from {', '.join(known)}")
         for group in only or []:
             if group not in bench.groups(name):
-                there = ", ".join(bench.groups(name)) or "none"
-                raise InvalidValue(f"benchmark {name!r} has no group {group!r}; its groups: {there}")
+                choices = ", ".join(bench.groups(name)) or "none"
+                raise InvalidValue(f"benchmark {name!r} has no group {group!r}; its groups: {choices}")
     rows: list[bench.Row] = []
     try:
         with tempfile.TemporaryDirectory(prefix="flyball-bench-") as scratch:
@@ -55,9 +56,9 @@ def command(
                 for row in bench.run(name, quick=quick, seed=seed, workdir=workdir, note=note, only=only or ()):
                     rows.append(row)
                     note(f"  {row.case}: {row.ours:.4g} {row.unit}" + _beside(row))
-    finally:  # what was measured before a failure took long enough
+    finally:  # keep what was measured before a failure
         if rows:
-            note(f"kept in {bench.record(rows, results, quick=quick, seed=seed)}")
+            note(f"results saved in {bench.record(rows, results, quick=quick, seed=seed)}")
     if json:
         print_json([asdict(row) for row in rows])
         return

@@ -1,4 +1,4 @@
-"""Where the messages of `flyball publish` come from: a file, standard input, a text, or made up for a test."""
+"""The message bodies of `flyball publish`: from a file, standard input, a text, or generated."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Bodies(Protocol):
     """A supply of message bodies."""
 
     async def take(self, most: int, stop: Stop) -> list[bytes]:
-        """Between 1 and `most` bodies as soon as there are any; none: that was all, or a signal came."""
+        """Return 1 to `most` bodies as soon as there are any; none: the end, or a signal came."""
 
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Close the files."""
 
 
 class Repeated:
@@ -39,11 +39,11 @@ class Repeated:
         return [self._body] * number
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Do nothing: there is no file."""
 
 
 class Lines:
-    """The lines of a file or of standard input, each as soon as it is there: none waits for a full batch."""
+    """The lines of a file or of standard input, each as soon as it is available; none waits for a full batch."""
 
     def __init__(self, path: str, count: int | None) -> None:
         self._descriptor = _open(path)
@@ -59,10 +59,10 @@ class Lines:
             if not stop:
                 self._read()
         number = 0 if stop else most if self._left is None else min(most, self._left)
-        taken, self._lines = self._lines[:number], self._lines[number:]
+        lines, self._lines = self._lines[:number], self._lines[number:]
         if self._left is not None:
-            self._left -= len(taken)
-        return taken
+            self._left -= len(lines)
+        return lines
 
     def _read(self) -> None:
         chunk = os.read(self._descriptor, _CHUNK_BYTES)
@@ -80,11 +80,11 @@ class Lines:
 def choose(
     *, file: str | None, whole: bool, body: str | None, size: int, count: int | None, seconds: float | None
 ) -> Bodies:
-    """The supply that the options ask for."""
+    """Choose the bodies by the options."""
     if file is not None and body is not None:
-        raise InvalidValue(f"--file {file} and --body {body!r} exclude each other: give one of them")
+        raise InvalidValue(f"--file {file} and --body {body!r} exclude each other; give one of them")
     if whole and file is None:
-        raise InvalidValue("--whole says how to read --file FILE: give the file too ('-' is standard input)")
+        raise InvalidValue("--whole needs --file FILE ('-' is standard input)")
     if file is not None and whole:
         return Repeated(_read_all(file), 1 if count is None and seconds is None else count)
     if file is not None:
@@ -94,7 +94,7 @@ def choose(
     if count is None and seconds is None:
         raise InvalidValue(
             "nothing to publish: give --file FILE ('-' is standard input), --body TEXT, "
-            "or how much to make up: --count N or --seconds S"
+            "or --count N or --seconds S for generated messages"
         )
     return Repeated(random.Random(size).randbytes(size), count)
 
@@ -132,18 +132,18 @@ async def _until_readable(descriptor: int, stop: Stop) -> None:
 
 
 def numbered_keys(key: str | None, keys: int | None) -> list[bytes | None]:
-    """The keys that messages take in turn."""
+    """The keys that messages get in rotation."""
     if key is not None and keys is not None:
-        raise InvalidValue(f"--key {key!r} and --keys {keys} exclude each other: give one of them")
+        raise InvalidValue(f"--key {key!r} and --keys {keys} exclude each other; give one of them")
     if keys is not None:
         return [f"key-{number}".encode() for number in range(keys)]
     return [None if key is None else key.encode()]
 
 
-def headers(given: list[str]) -> dict[str, str]:
-    """`--header NAME=VALUE`, as often as wanted."""
-    pairs = [text.partition("=") for text in given]
-    for text, (name, separator, _) in zip(given, pairs, strict=True):
+def headers(options: list[str]) -> dict[str, str]:
+    """Parse the options `--header NAME=VALUE`."""
+    pairs = [text.partition("=") for text in options]
+    for text, (name, separator, _) in zip(options, pairs, strict=True):
         if not separator or not name:
-            raise InvalidValue(f"--header {text!r} has to look like NAME=VALUE")
+            raise InvalidValue(f"--header must be NAME=VALUE, got {text!r}")
     return {name: value for name, _, value in pairs}

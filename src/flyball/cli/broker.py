@@ -1,4 +1,4 @@
-"""flyball broker: real brokers on this machine, for trials."""
+"""flyball broker: start and stop local brokers for trials."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command("up")
 def up(
-    kind: Annotated[str, typer.Argument(metavar="rabbitmq|kafka", help="What to start.")],
-    nodes: Annotated[int, typer.Option(help="How many, each with its own ports and data.")] = 1,
+    kind: Annotated[str, typer.Argument(metavar="rabbitmq|kafka", help="Kind of broker to start.")],
+    nodes: Annotated[int, typer.Option(help="Number of brokers, each with its own ports and data.")] = 1,
     port: Annotated[
         int | None,
-        typer.Option(help="Port for clients, such as 5672 or 9092 (default: any free one)."),
+        typer.Option(help="Port for clients, such as 5672 or 9092 (default: a free one)."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Start real brokers here; they run until `flyball broker down`."""
+    """Start brokers on this machine; they run until `flyball broker down`."""
     from flyball.servers import state
 
     if not json:
@@ -36,7 +36,7 @@ def up(
 
 @app.command("down")
 def down(json: JsonOption = False) -> None:
-    """Stop the brokers that `up` started from this folder, and remove their data."""
+    """Stop the brokers that `up` started in this folder, and remove their data."""
     from flyball.servers import state
 
     stopped = state.down(state.state_folder())
@@ -48,7 +48,7 @@ def down(json: JsonOption = False) -> None:
 
 @app.command("status")
 def status(json: JsonOption = False) -> None:
-    """What `up` started from this folder, and whether it runs."""
+    """List the brokers that `up` started in this folder, and whether they run."""
     from flyball.servers import state
 
     _show(state.status(state.state_folder()), json)
@@ -69,7 +69,7 @@ def _show(servers: Sequence[Server], as_json: bool) -> None:
         print_json({"servers": document})
         return
     if not servers:
-        typer.echo("no brokers were started from this folder: flyball broker up rabbitmq")
+        typer.echo("no brokers were started in this folder; start one with: flyball broker up rabbitmq")
         return
     rows = [
         (server.name, "yes" if server.pids else "no", what, url)

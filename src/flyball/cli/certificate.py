@@ -1,4 +1,4 @@
-"""What `flyball design` and `flyball verify` share: reading plants and gains, showing a certificate."""
+"""Shared by `flyball design` and `flyball verify`: read plants and gains, show a certificate."""
 
 from __future__ import annotations
 
@@ -20,19 +20,23 @@ if TYPE_CHECKING:
     from flyball.control.models import Arx
     from flyball.control.verification.verify import Certificate
 
-# Numbers arrive as text, so that a wrong one is answered in one sentence that names the option.
+# Numbers are parsed here, not by Typer, so that the error is one sentence that names the option.
 AOption: TypeAlias = Annotated[
-    str, typer.Option("--a", metavar="A", help="Coefficient of y(k); several, with commas, for a higher order.")
+    str,
+    typer.Option(
+        "--a", metavar="A", help="Coefficient of y(k); several, separated by commas, for a higher order."
+    ),
 ]
 BOption: TypeAlias = Annotated[
-    str, typer.Option("--b", metavar="B", help="Coefficient of u(k−D); several, with commas, for more of them.")
+    str,
+    typer.Option("--b", metavar="B", help="Coefficient of u(k−D); several, separated by commas, for more inputs."),
 ]
 DelayOption: TypeAlias = Annotated[str, typer.Option("--delay", metavar="D", help="Input delay D in samples.")]
 ControllerOption: TypeAlias = Annotated[
     str, typer.Option("--controller", metavar="p|pi|pid|state", help="Kind of controller.")
 ]
 FilterOption: TypeAlias = Annotated[
-    str, typer.Option("--derivative-filter", metavar="F", help="Pole of the filter on the D part, 0 to below 1.")
+    str, typer.Option("--derivative-filter", metavar="F", help="Pole of the filter on the D part, >= 0 and < 1.")
 ]
 
 EXIT = {"accepted": 0, "unstable": 1, "fragile": 3}
@@ -44,7 +48,7 @@ def number(option: str, text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InvalidValue(f"{option} takes a number such as 0.26 or -134, got {text!r}")
+        raise InvalidValue(f"{option} must be a number such as 0.26 or -134, got {text!r}")
     return value
 
 
@@ -56,7 +60,7 @@ def plant_from(a: str, b: str, delay: str) -> Arx:
     from flyball.control.models import Arx
 
     if not delay.strip().isdecimal():
-        raise InvalidValue(f"--delay takes a number of samples from 0, got {delay!r}")
+        raise InvalidValue(f"--delay must be an integer >= 0, got {delay!r}")
     return Arx(numbers("--a", a), numbers("--b", b), int(delay))
 
 
@@ -64,7 +68,7 @@ def kind_from(text: str) -> Kind:
     for kind in _KINDS:
         if text.lower() == kind:
             return kind
-    raise InvalidValue(f"--controller takes p, pi, pid or state, got {text!r}")
+    raise InvalidValue(f"--controller must be p, pi, pid or state, got {text!r}")
 
 
 _KINDS: tuple[Kind, ...] = ("p", "pi", "pid", "state")
@@ -84,7 +88,7 @@ def gains_document(gains: AnyGains | None) -> dict[str, Any] | None:
 
 
 def document(certificate: Certificate, nearest: AnyGains | None = None) -> dict[str, Any]:
-    """The certificate as JSON; numbers that do not exist, or are infinite, are null."""
+    """Convert the certificate to JSON; missing or infinite numbers are null."""
     plant, region = certificate.plant, certificate.robustness
     return {
         "verdict": certificate.verdict,
@@ -121,7 +125,7 @@ def _single(values: Sequence[float]) -> float | Sequence[float]:
 
 
 def readable(certificate: Certificate, nearest: AnyGains | None = None) -> str:
-    """The verdict and its reason, then the figures."""
+    """Format the verdict with its reason, then the figures."""
     rows: list[tuple[str, object, str]] = [
         *((name, value, "") for name, value in _flat(gains_document(certificate.gains))),
         ("pole radius", certificate.radius, "below 1 is stable"),
@@ -162,7 +166,7 @@ def _or_any(value: float | None) -> object:
 
 
 def _flat(gains: dict[str, Any] | None) -> list[tuple[str, float]]:
-    """Gains by name, ky and ku one by one, those that a controller does not have left out."""
+    """List the gains by name, ky and ku one by one, without those that the controller does not have."""
     flat: list[tuple[str, float]] = []
     for name, value in (gains or {}).items():
         if isinstance(value, tuple):
@@ -173,7 +177,7 @@ def _flat(gains: dict[str, Any] | None) -> list[tuple[str, float]]:
 
 
 def draw(certificate: Certificate, path: Path) -> None:
-    """The response to a step of the setpoint, and the poles in the unit circle."""
+    """Draw the response to a step of the set point, and the poles with the unit circle."""
     from flyball.control.polynomials import closed_loop
     from flyball.control.verification.response import simulate_step
 
@@ -196,10 +200,10 @@ def _draw_poles(plane: Axes, poles: Sequence[complex]) -> None:
     plane.plot([math.cos(t) for t in angles], [math.sin(t) for t in angles], color=MEASURED, linewidth=1.0)
     inside = [pole for pole in poles if abs(pole) < 1.0]
     outside = [pole for pole in poles if abs(pole) >= 1.0]
-    for found, colour, label in ((inside, ONE_STEP, "inside"), (outside, FREE_RUN, "outside")):
-        if found:
+    for group, colour, label in ((inside, ONE_STEP, "inside"), (outside, FREE_RUN, "outside")):
+        if group:
             plane.plot(
-                [p.real for p in found], [p.imag for p in found], "x", color=colour, label=label, markersize=8
+                [p.real for p in group], [p.imag for p in group], "x", color=colour, label=label, markersize=8
             )
     plane.set(xlabel="real", ylabel="imaginary", title="Closed-loop poles and the unit circle")
     plane.set_aspect("equal", adjustable="datalim")

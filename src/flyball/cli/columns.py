@@ -1,6 +1,6 @@
-"""Reads number columns from a user's file: CSV, TSV or blank-separated text with a header line, or Parquet.
+"""Read number columns from a user's file: CSV, TSV or blank-separated text with a header line, or Parquet.
 
-Every complaint names the file, the line and column where there is one, the offending value, and the remedy.
+Every error names the file, the line and column if there is one, the invalid value, and the remedy.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _SEPARATORS = (",", ";", "\t", "|")
 
 
 def read_columns(path: Path, names: Sequence[str]) -> list[list[float]]:
-    """The named columns of a file, as finite numbers, in the order of `names`."""
+    """Read the named columns of a file, as finite numbers, in the order of `names`."""
     if not path.exists():
-        raise InvalidValue(f"there is no file {str(path)!r}; give the path of a recording")
+        raise InvalidValue(f"file {str(path)!r} does not exist; give the path of a recording")
     if path.is_dir():
         raise InvalidValue(f"{str(path)!r} is a folder; give the path of a file with a recording")
     try:
@@ -39,23 +39,23 @@ def _read_text(path: Path, names: Sequence[str]) -> list[list[float]]:
         number, header = next(lines, (0, []))
         if not header:
             raise InvalidValue(f"{path} is empty; it needs a header line with column names and a row a sample")
-        places = _places(path, header, names, line=number)
+        indices = _column_indices(path, header, names, line=number)
         columns: list[list[float]] = [[] for _ in names]
         for number, row in lines:
             if len(row) != len(header):
                 raise InvalidValue(
-                    f"{path}, line {number}: {len(row)} values under {len(header)} column names; "
-                    "repair or remove that line"
+                    f"{path}, line {number}: {len(row)} values but the header has {len(header)} columns; "
+                    "fix or remove that line"
                 )
-            for column, name, place in zip(columns, names, places, strict=True):
-                column.append(_number(row[place], f"{path}, line {number}, column {name!r}"))
+            for column, name, index in zip(columns, names, indices, strict=True):
+                column.append(_number(row[index], f"{path}, line {number}, column {name!r}"))
     if not columns[0]:
         raise InvalidValue(f"{path} has a header but no rows; record some samples")
     return columns
 
 
 def _split(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Non-blank lines with their numbers, split by the separator that the first of them uses."""
+    """Yield the non-blank lines with their numbers, split by the separator of the first of them."""
     first = next((line for line in lines if line.strip()), "")
     separator = max(_SEPARATORS, key=first.count)
     if first.count(separator) == 0 and len(first.split()) > 1 and '"' not in first:
@@ -69,7 +69,7 @@ def _split(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
             yield reader.line_num, [cell.strip() for cell in row]
 
 
-def _places(path: Path, header: list[str], names: Sequence[str], *, line: int | None) -> list[int]:
+def _column_indices(path: Path, header: list[str], names: Sequence[str], *, line: int | None) -> list[int]:
     where = f"{path}" if line is None else f"{path}, line {line}"
     for name in names:
         if header.count(name) > 1:
@@ -77,10 +77,10 @@ def _places(path: Path, header: list[str], names: Sequence[str], *, line: int | 
         if name not in header:
             if all(_is_number(cell) for cell in header):
                 raise InvalidValue(
-                    f"{where}: there is no column {name!r}, for the first line holds numbers "
-                    f"({', '.join(header)}); add a header line with column names"
+                    f"{where}: no column {name!r}; the first line has numbers ({', '.join(header)}), "
+                    "add a header line with column names"
                 )
-            raise InvalidValue(f"{where}: there is no column {name!r}; there are: {', '.join(header)}")
+            raise InvalidValue(f"{where}: no column {name!r}; columns: {', '.join(header)}")
     return [header.index(name) for name in names]
 
 
@@ -112,7 +112,7 @@ def _read_parquet(path: Path, names: Sequence[str]) -> list[list[float]]:
     errors: Any = require("pyarrow", "lab").lib.ArrowException
     try:
         file = parquet.ParquetFile(path)
-        _places(path, list(file.schema_arrow.names), names, line=None)
+        _column_indices(path, list(file.schema_arrow.names), names, line=None)
         table = file.read(columns=list(names))
     except errors as error:
         raise InvalidValue(f"{path} is not a Parquet file that can be read ({error}); write it again") from None

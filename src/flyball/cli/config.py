@@ -1,4 +1,4 @@
-"""flyball config: what a file of loops may hold, and whether yours is right."""
+"""flyball config: print the loop-config schema, or validate a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from flyball.cli.output import JsonOption, note, print_json, table
 
 app = typer.Typer(
-    help="What a file of loops may hold, and whether yours is right.",
+    help="Print the loop-config schema, or validate a file.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -19,7 +19,7 @@ app = typer.Typer(
 
 @app.command("schema")
 def show_schema() -> None:
-    """Print the JSON schema of a file of loops, for editors and other programs."""
+    """Print the JSON schema of a loop config, for editors and other programs."""
     from flyball.loops.config import schema
 
     print_json(schema())
@@ -30,7 +30,7 @@ def check(
     file: Annotated[Path, typer.Argument(help="TOML file with one [[loop]] for each loop.")],
     json: JsonOption = False,
 ) -> None:
-    """Check a file of loops: exit 0 and a summary, or one sentence and exit 2."""
+    """Validate a loop config: print a summary, or one error and exit code 2."""
     from flyball.loops.config import LoopsFile, load_toml
 
     content = load_toml(file, LoopsFile)
@@ -39,7 +39,7 @@ def check(
         return
     rows = [tuple(_summary(loop).values()) for loop in content.loop]
     typer.echo(table(rows, header=tuple(_summary(content.loop[0]))))
-    note(f"{file}: {len(rows)} loop{'s' if len(rows) > 1 else ''}, no mistakes")
+    note(f"{file}: {len(rows)} loop{'s' if len(rows) > 1 else ''}, no errors")
 
 
 def _summary(loop: object) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""flyball consume: take messages from a queue or a subscription, with rate and latency figures."""
+"""flyball consume: consume messages from a queue or a subscription, and print rate and latency."""
 
 from __future__ import annotations
 
@@ -19,46 +19,48 @@ if TYPE_CHECKING:
     from flyball.brokers import Delivery, Receiver
     from flyball.cli.load import Stop, Tally
 
-# How long one wait for messages lasts at most. A wait is never cancelled: what the broker handed over in that
-# moment would be neither acknowledged nor given back.
+# The longest wait for messages. A wait is never cancelled: what the broker delivered in that moment would be
+# neither acknowledged nor returned.
 _WAIT_S = 0.2
-_MOST_AT_ONCE = 500
+_MAX_BATCH = 500
 
 
 def command(
     url: Annotated[
-        str | None, typer.Argument(help="Broker, for example sqlite:///events.db or amqp://localhost/.")
+        str | None, typer.Argument(help="Broker URL, such as sqlite:///events.db or amqp://localhost/.")
     ] = None,
     channel: Annotated[
-        str | None, typer.Argument(help="Queue; with --group a channel or a pattern such as 'city.*.load'.")
+        str | None, typer.Argument(help="Queue; with --group, a channel or a pattern such as 'city.*.load'.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="CONFIG.toml", help="Run the consumer that this file describes.")
+        Path | None, typer.Option(metavar="CONFIG.toml", help="Run the consumer of this config file.")
     ] = None,
-    group: Annotated[str | None, typer.Option(help="Read as a member of this group (needed for logs).")] = None,
-    start: Annotated[
-        str, typer.Option("--from", help="Where a new group begins: earliest or latest.")
-    ] = "earliest",
+    group: Annotated[
+        str | None, typer.Option(help="Consume as a member of this group (required for logs).")
+    ] = None,
+    start: Annotated[str, typer.Option("--from", help="Start of a new group: earliest or latest.")] = "earliest",
     count: Annotated[int | None, typer.Option(min=0, help="Stop after this many messages.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this time.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this many seconds.")] = None,
     idle: Annotated[
-        float | None, typer.Option(min=0, help="Stop when nothing came for this many seconds.")
+        float | None, typer.Option(min=0, help="Stop when no message came for this many seconds.")
     ] = None,
-    window: Annotated[int, typer.Option(min=1, help="Most messages taken and not yet acknowledged.")] = 100,
-    out: Annotated[str | None, typer.Option(help="Write the bodies, a line each; '-' is standard output.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live rate line.")] = False,
+    window: Annotated[int, typer.Option(min=1, help="Largest number of unacknowledged messages.")] = 100,
+    out: Annotated[
+        str | None, typer.Option(help="Write the bodies to this file, one per line; '-' is standard output.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the rate while running.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Take messages and acknowledge each after it was written; what was not acknowledged goes back.
+    """Consume messages and acknowledge each after it was written; unacknowledged messages return to the broker.
 
-    Latency counts from the time of the event, which is when `flyball publish` handed a message over. With
-    --config, messages go to the handler that the file names and the consumer holds the goal that it gives.
+    Latency counts from the event time, which `flyball publish` sets when it sends a message. With --config,
+    messages go to the handler in the file, and the consumer is controlled to the goal in the file.
     """
     if config is not None:
         from flyball.cli.consume_config import run_config
 
-        given = {"URL": url, "CHANNEL": channel, "--group": group, "--count": count, "--idle": idle, "--out": out}
-        run_config(config, seconds, quiet, json, [name for name, value in given.items() if value is not None])
+        others = {"URL": url, "CHANNEL": channel, "--group": group, "--count": count, "--idle": idle, "--out": out}
+        run_config(config, seconds, quiet, json, [name for name, value in others.items() if value is not None])
         return
     from flyball.brokers import connect
     from flyball.cli.load import Stop, Tally, figures_table
@@ -66,19 +68,19 @@ def command(
 
     if url is None or channel is None:
         raise InvalidValue(
-            "say which broker and which queue: flyball consume URL CHANNEL, or --config CONFIG.toml"
+            "a broker and a queue are required: flyball consume URL CHANNEL, or --config CONFIG.toml"
         )
     if json and out == "-":
-        raise InvalidValue("--json and --out - both write to standard output: give --out a file")
+        raise InvalidValue("--json and --out - both write to standard output; give --out a file")
     where: Literal["earliest", "latest"]
     if start == "earliest":
         where = "earliest"
     elif start == "latest":
         where = "latest"
     else:
-        raise InvalidValue(f"--from has to be earliest or latest, not {start!r}")
+        raise InvalidValue(f"--from must be earliest or latest, got {start!r}")
 
-    async def run(target: BinaryIO | None) -> tuple[_Consuming, int]:
+    async def run(target: BinaryIO | None) -> tuple[_ConsumeRun, int]:
         stop = Stop()
         async with await connect(url, create=False) as broker:
             receiver = (
@@ -86,7 +88,7 @@ def command(
                 if group is None
                 else await broker.subscribe(channel, group, window=window, start=where)
             )
-            work = _Consuming(receiver, target, stop, Tally("received", quiet), count, idle)
+            work = _ConsumeRun(receiver, target, stop, Tally("received", quiet), count, idle)
             stop.after(seconds)
             try:
                 await work.run()
@@ -103,7 +105,7 @@ def command(
         "acked": work.acked,
         "redelivered": work.redelivered,
         "duplicates": work.duplicates,
-        **work.tally.figures(work.took_s),
+        **work.tally.figures(work.seconds),
     }
     if json:
         print_json(document)
@@ -125,7 +127,7 @@ def _target(out: str | None, files: ExitStack) -> BinaryIO | None:
         raise InvalidValue(f"cannot write {out!r}: {error.strerror}") from None
 
 
-class _Consuming:
+class _ConsumeRun:
     """One run: receive, write, acknowledge, count."""
 
     def __init__(
@@ -149,8 +151,8 @@ class _Consuming:
         self.acked = self.redelivered = self.duplicates = 0
 
     @property
-    def took_s(self) -> float:
-        """From the first message to the last: waiting for a publisher to start is no property of the broker."""
+    def seconds(self) -> float:
+        """Time from the first message to the last: the wait for a publisher to start does not count."""
         first, last = self.tally.first_s, self.tally.last_s
         return 0.0 if first is None or last is None else last - first
 
@@ -169,14 +171,14 @@ class _Consuming:
             left_s = [_WAIT_S]
             if self._idle is not None:
                 left_s.append(last_s + self._idle - now_s)
-            most = _MOST_AT_ONCE if self._count is None else min(_MOST_AT_ONCE, self._count - self.tally.messages)
+            most = _MAX_BATCH if self._count is None else min(_MAX_BATCH, self._count - self.tally.messages)
             if min(left_s) <= 0 or most <= 0:
                 return
             deliveries = await self._receiver.receive(most, timeout_s=min(left_s))
             if deliveries:
                 last_s = time.monotonic()
                 await self._handle(deliveries)
-                await asyncio.sleep(0)  # signals get their turn also where a broker never makes us wait
+                await asyncio.sleep(0)  # lets signals in even if the broker always has messages ready
 
     async def _handle(self, deliveries: Sequence[Delivery]) -> None:
         now_s, wall_s = time.monotonic(), time.time()

@@ -1,4 +1,4 @@
-"""flyball consume --config: a consumer with a handler and a goal, as a file describes it."""
+"""flyball consume --config: run a consumer with a handler and a goal from a config file."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 def run_config(path: Path, seconds: float | None, quiet: bool, json: bool, others: list[str]) -> None:
-    """Consume until a signal comes, or for so long."""
+    """Consume until a signal comes, or for `seconds`."""
     from flyball.cli.load import Stop, figures_table
     from flyball.consumer.config import ConsumerFile
     from flyball.loops.toml import load_toml
 
     if others:
-        raise InvalidValue(f"--config says where to consume from and what to do; leave out {', '.join(others)}")
+        raise InvalidValue(f"--config excludes {', '.join(others)}; set them in the file")
     consumer = load_toml(path, ConsumerFile).make()
 
     async def main() -> None:
         stop = Stop()
         stop.after(seconds)
         running = asyncio.create_task(consumer.run())
-        telling = asyncio.create_task(_tell(consumer, quiet))
+        reporting = asyncio.create_task(_report(consumer, quiet))
         while not stop and not running.done():
             await stop.sleep(0.2)
         consumer.stop()
-        telling.cancel()
+        reporting.cancel()
         await running
 
     asyncio.run(main())
@@ -45,16 +45,16 @@ def run_config(path: Path, seconds: float | None, quiet: bool, json: bool, other
         typer.echo(figures_table(document))
 
 
-async def _tell(consumer: Consumer, quiet: bool) -> None:
-    """Every second what is held and what there is to say about it; a remark only when it changes."""
-    said = ""
+async def _report(consumer: Consumer, quiet: bool) -> None:
+    """Print rate and window every second, and the status when it changes."""
+    last_status = ""
     while not quiet:
         await asyncio.sleep(1.0)
         stats = consumer.stats
         note(f"{stats.handed:>12,} handled  {stats.rate_per_s or 0.0:>10,.0f}/s  window {stats.window:.2f}")
-        if stats.status and stats.status != said:
+        if stats.status and stats.status != last_status:
             note(f"             {stats.status}")
-        said = stats.status
+        last_status = stats.status
 
 
 def _figures(consumer: Consumer) -> dict[str, Any]:

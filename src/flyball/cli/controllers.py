@@ -1,4 +1,4 @@
-"""flyball controllers: the catalogue, or one controller with its parameters."""
+"""flyball controllers: list the catalogue, or show one controller with its parameters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="A controller or wrapper (default: list them all).")] = None,
+    name: Annotated[str | None, typer.Argument(help="Controller or wrapper to show (default: list all).")] = None,
     json: JsonOption = False,
 ) -> None:
     """List the controllers and wrappers, or show one with its parameters."""
@@ -32,7 +32,7 @@ def command(
         typer.echo(table([(e.name, e.help) for e in controllers], ("controller", "")))
         typer.echo()
         typer.echo(table([(e.name, e.help) for e in wrappers], ("wrapper", "")))
-        note("\nflyball controllers NAME shows the law and the parameters of one of them.")
+        note("\nflyball controllers NAME shows the equation and the parameters of one of them.")
         return
     entry = next((e for e in wrappers if e.name == name), None) or _controller(name, [e.name for e in wrappers])
     if json:
@@ -44,7 +44,7 @@ def command(
 
 
 def _rows(parameters: tuple[Parameter, ...], above: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """A row for each parameter, those of a nested configuration below the one that holds it."""
+    """Yield a row for each parameter, those of a nested configuration below it."""
     for p in parameters:
         yield above + p.name, p.type, "required" if p.required else _shown(p.default), p.meaning
         yield from _rows(p.parts, f"{above}{p.name}.")
@@ -57,7 +57,7 @@ def _controller(name: str, wrappers: list[str]) -> Entry:
     try:
         return catalogue.describe(name)[0]
     except InvalidValue as error:
-        raise InvalidValue(f"{error}; and the wrappers: {', '.join(wrappers)}") from None
+        raise InvalidValue(f"{error}; wrappers: {', '.join(wrappers)}") from None
 
 
 def _shown(default: Any) -> str:

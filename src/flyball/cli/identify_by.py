@@ -1,4 +1,4 @@
-"""flyball identify --by: a model for each of many series, and a summary of them all."""
+"""flyball identify --by: identify a model for each of many series, and print a summary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flyball.errors import InvalidValue
 if TYPE_CHECKING:
     from flyball.pipeline.many_series import Recording
 
-_MOST_LISTED = 1000
+_MAX_LISTED = 1000
 _QUANTILES = (0.05, 0.5, 0.95)
 
 
@@ -26,9 +26,9 @@ def identify_by(
     from flyball.pipeline.many_series import identify_series
     from flyball.pipeline.run.session import spark_session
 
-    rows = recording.rows()  # before Spark starts: whatever is wrong with the file
+    rows = recording.rows()  # checks the file before Spark starts
     if out is not None and out.exists():
-        raise InvalidValue(f"{str(out)!r} exists already; name a folder that does not")
+        raise InvalidValue(f"folder {str(out)!r} exists already; give a new one")
     began_s = time.monotonic()
     scratch = Path(tempfile.mkdtemp(prefix="flyball-identify-"))
     try:
@@ -51,19 +51,19 @@ def identify_by(
         _show(document, recording.by)
     if out is not None:
         note(f"models saved in {out}")
-    elif document["series"] > _MOST_LISTED:
-        note("a model for each series can be saved: --out FOLDER")
+    elif document["series"] > _MAX_LISTED:
+        note("use --out FOLDER to save the model of each series")
 
 
 def _summary(models: Path, by: str) -> dict[str, Any]:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    found = pq.read_table(models)
-    good = found.filter(pc.is_null(found["problem"]))
-    problems = pc.value_counts(found["problem"].drop_null()).to_pylist()
+    rows = pq.read_table(models)
+    good = rows.filter(pc.is_null(rows["problem"]))
+    problems = pc.value_counts(rows["problem"].drop_null()).to_pylist()
     document: dict[str, Any] = {
-        "series": found.num_rows,
+        "series": rows.num_rows,
         "fitted": good.num_rows,
         "problems": {one["values"]: one["counts"] for one in sorted(problems, key=lambda one: -one["counts"])},
         "quantiles": {
@@ -75,8 +75,8 @@ def _summary(models: Path, by: str) -> dict[str, Any]:
         },
         "delays": {str(one["values"]): one["counts"] for one in pc.value_counts(good["delay"]).to_pylist()},
     }
-    if found.num_rows <= _MOST_LISTED:
-        document["models"] = found.sort_by(by).to_pylist()
+    if rows.num_rows <= _MAX_LISTED:
+        document["models"] = rows.sort_by(by).to_pylist()
     return document
 
 

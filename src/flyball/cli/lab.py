@@ -1,4 +1,4 @@
-"""flyball lab: experiments that anybody can repeat, written up with tables and pictures."""
+"""flyball lab: run experiments and write reports with tables and pictures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from flyball.cli.output import JsonOption, note, print_json, table
 def command(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments to run (default: all).")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the reports.")] = Path("lab-reports"),
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 1,
-    as_list: Annotated[bool, typer.Option("--list", help="Name the experiments and stop.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Run fewer repetitions.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    as_list: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Run experiments; for each, a report in Markdown with pictures, and its data as JSON."""
+    """Run experiments and write, for each, a report in Markdown with pictures and its data as JSON."""
     from flyball.errors import InvalidValue
     from flyball.lab import experiment
 
@@ -31,7 +31,7 @@ def command(
     wanted = names or known
     for name in wanted:
         if name not in known:
-            raise InvalidValue(f"there is no experiment {name!r}; there are: {', '.join(known)}")
+            raise InvalidValue(f"unknown experiment {name!r}; choose from {', '.join(known)}")
     reports: dict[str, Any] = {}
     written: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory(prefix="flyball-lab-") as scratch:

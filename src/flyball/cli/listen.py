@@ -1,4 +1,4 @@
-"""flyball publish --listen: messages over HTTP into the outbox, and from there to the broker."""
+"""flyball publish --listen: accept messages over HTTP into the outbox, and send them to the broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def serve(
     *,
     json: bool,
 ) -> None:
-    """Serve until a signal comes or the time is over; what is not confirmed then waits in the outbox."""
+    """Serve until a signal comes or the time is over; unconfirmed messages stay in the outbox."""
     from flyball.brokers.port import Kind
     from flyball.errors import InvalidValue
     from flyball.publisher.http import Listener
@@ -32,7 +32,7 @@ def serve(
 
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise InvalidValue(f"--listen is HOST:PORT, for example 127.0.0.1:8080, not {address!r}")
+        raise InvalidValue(f"--listen must be HOST:PORT, such as 127.0.0.1:8080, got {address!r}")
 
     async def run() -> PublisherStats:
         stop = asyncio.Event()

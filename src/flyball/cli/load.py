@@ -18,9 +18,9 @@ LIVE_EVERY_S = 1.0
 
 
 class Stop:
-    """Becomes true with the first SIGINT or SIGTERM, or when the time is over: finish what is under way.
+    """Becomes true with the first SIGINT or SIGTERM, or when the time is over; what is in flight is finished.
 
-    A second signal has its usual effect, for the case that a broker does not let us finish.
+    A second signal has its usual effect, in case a broker does not answer.
     """
 
     def __init__(self) -> None:
@@ -28,16 +28,16 @@ class Stop:
         self._signal: signal.Signals | None = None
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._loop.add_signal_handler(number, self._came, number)
+            self._loop.add_signal_handler(number, self._on_signal, number)
 
-    def _came(self, number: signal.Signals) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         self._signal = number
         self._event.set()
         for each in (signal.SIGINT, signal.SIGTERM):
             self._loop.remove_signal_handler(each)
 
     def after(self, seconds: float | None) -> None:
-        """Become true after this time too."""
+        """Also become true after this time."""
         if seconds is not None:
             self._loop.call_later(seconds, self._event.set)
 
@@ -46,11 +46,11 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a program that a signal ended before its work was done; 0 without a signal."""
+        """The usual exit code of a program ended by a signal; 0 without a signal."""
         return 0 if self._signal is None else 128 + self._signal
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep, but not beyond a signal."""
+        """Sleep until the time is over or a signal comes."""
         try:
             await asyncio.wait_for(self._event.wait(), seconds)
         except TimeoutError:
@@ -67,7 +67,7 @@ class Stop:
 
 
 class Tally:
-    """Counts messages, bytes and latencies, and shows the rate while it goes on."""
+    """Counts messages, bytes and latencies, and prints the rate while running."""
 
     def __init__(self, verb: str, quiet: bool) -> None:
         self.messages = 0
@@ -86,17 +86,17 @@ class Tally:
         self.bytes += size_bytes
 
     async def live(self, extra: Callable[[], str] = lambda: "") -> None:
-        """Write the rate of the last second to standard error, for ever: to be cancelled."""
+        """Print the rate of the last second to standard error until cancelled."""
         if self._quiet:
             return
         over = "\r\x1b[K" if sys.stderr.isatty() else ""
-        started, seen, seen_at = time.monotonic(), 0, time.monotonic()
+        started, last_messages, last_at = time.monotonic(), 0, time.monotonic()
         try:
             while True:
                 await asyncio.sleep(LIVE_EVERY_S)
                 now = time.monotonic()
-                rate = (self.messages - seen) / (now - seen_at)
-                seen, seen_at = self.messages, now
+                rate = (self.messages - last_messages) / (now - last_at)
+                last_messages, last_at = self.messages, now
                 p99 = self.latency_s.quantile(0.99)
                 text = f"{now - started:7.1f} s  {self.messages:>12,} {self._verb}  {rate:>10,.0f}/s"
                 text += "" if p99 is None else f"  p99 {p99 * 1e3:,.1f} ms"
@@ -108,8 +108,8 @@ class Tally:
     def figures(self, seconds: float) -> dict[str, Any]:
         """Totals for `--json` and the table."""
         latency = self.latency_s
-        of = {"p50": latency.quantile(0.5), "p95": latency.quantile(0.95), "p99": latency.quantile(0.99)}
-        named = {**of, "max": latency.largest, "mean": latency.mean}
+        quantiles = {"p50": latency.quantile(0.5), "p95": latency.quantile(0.95), "p99": latency.quantile(0.99)}
+        named = {**quantiles, "max": latency.largest, "mean": latency.mean}
         return {
             "bytes": self.bytes,
             "seconds": round(seconds, 3),
@@ -122,7 +122,7 @@ class Tally:
 
 
 def figures_table(document: dict[str, Any]) -> str:
-    """The same figures for people: nested ones with the outer name before them."""
+    """Format the figures as a table; nested names get the outer name before them."""
     rows: list[tuple[str, object]] = []
     for name, value in document.items():
         if isinstance(value, dict):

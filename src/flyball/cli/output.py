@@ -1,4 +1,4 @@
-"""How every command prints: a table for people, or exactly one JSON document for programs.
+"""Output of every command: a table for people, or exactly one JSON document for programs.
 
 Results go to standard output; progress, warnings and hints go to standard error, so that `--json` output can
 be piped as it is.
@@ -21,7 +21,7 @@ def print_json(document: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity and no NaN, and knows neither numpy nor complex numbers."""
+    """Convert what JSON does not have: infinity, NaN, numpy arrays and complex numbers."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, str | bool) or value is None:
@@ -38,12 +38,12 @@ def _plain(value: Any) -> Any:
 
 
 def note(text: str) -> None:
-    """Something a person wants to know and a program does not."""
+    """Print a line for people, to standard error."""
     typer.echo(text, err=True)
 
 
 def table(rows: Sequence[Sequence[object]], header: Sequence[str] = ()) -> str:
-    """Columns as wide as their longest cell; numbers to the right, words to the left.
+    """Format rows as columns as wide as their longest cell, numbers to the right, words to the left.
 
     >>> print(table([("a", 0.26), ("delay", 0)], header=("name", "value")))
     name   value

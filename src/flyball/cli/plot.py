@@ -1,4 +1,4 @@
-"""The option `--plot` that commands share; the pictures themselves are made in `flyball.lab.plotting`."""
+"""The option `--plot` that several commands have; `flyball.lab.plotting` draws the pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""flyball publish: a file, standard input or generated load into a channel, with rate and latency figures."""
+"""flyball publish: publish a file, standard input or generated messages, and print rate and latency."""
 
 from __future__ import annotations
 
@@ -25,55 +25,58 @@ _REPEATS = 10
 
 
 def command(
-    url: Annotated[str, typer.Argument(help="Broker, for example sqlite:///events.db or amqp://localhost/.")],
+    url: Annotated[str, typer.Argument(help="Broker URL, such as sqlite:///events.db or amqp://localhost/.")],
     channel: Annotated[str, typer.Argument(help="Queue or log to publish to.")],
     file: Annotated[
         str | None, typer.Option(help="Publish the lines of this file; '-' is standard input.")
     ] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="The file is one message.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Publish the file as one message.")] = False,
     body: Annotated[str | None, typer.Option(help="Publish this text.")] = None,
-    size: Annotated[int, typer.Option(min=0, help="Bytes of a generated message.")] = 256,
-    count: Annotated[int | None, typer.Option(min=0, help="How many messages.")] = None,
-    seconds: Annotated[float | None, typer.Option(min=0, help="For how long.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Messages a second (default: as fast as it goes).")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Most messages sent and confirmed together.")] = 100,
-    parallel: Annotated[int, typer.Option(min=1, help="Batches under way at once; above 1 order may change.")] = 1,
+    size: Annotated[int, typer.Option(min=0, help="Size of a generated message in bytes.")] = 256,
+    count: Annotated[int | None, typer.Option(min=0, help="Number of messages.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this many seconds.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Messages a second (default: as fast as possible).")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Largest number of messages in a batch.")] = 100,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Batches in flight; with more than 1 the order may change.")
+    ] = 1,
     key: Annotated[str | None, typer.Option(help="Key of every message.")] = None,
-    keys: Annotated[int | None, typer.Option(min=1, help="Spread over this many keys.")] = None,
-    header: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
-    content_type: Annotated[str | None, typer.Option(help="What the bodies are, for example text/plain.")] = None,
+    keys: Annotated[int | None, typer.Option(min=1, help="Distribute the messages over this many keys.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="Header NAME=VALUE; may be repeated.")] = None,
+    content_type: Annotated[
+        str | None, typer.Option(help="Content type of the bodies, such as text/plain.")
+    ] = None,
     declare: Annotated[str | None, typer.Option(help="Create the channel first: queue or log.")] = None,
-    partitions: Annotated[int, typer.Option(min=1, help="Partitions of a log that is created.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions of a log created by --declare.")] = 1,
     listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT: take messages over HTTP (202 when durable, 503 when full).")
+        str | None, typer.Option(help="Accept messages over HTTP at HOST:PORT (202 when stored, 503 when full).")
     ] = None,
     outbox: Annotated[
-        str | None, typer.Option(help="File that keeps what --listen accepted (default: CHANNEL.outbox.db).")
+        str | None, typer.Option(help="File for messages accepted by --listen (default: CHANNEL.outbox.db).")
     ] = None,
-    max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest body that --listen takes.")] = 1 << 20,
-    max_outbox_bytes: Annotated[
-        int, typer.Option(min=1, help="Most that --listen keeps for the broker; then 503.")
-    ] = 4 << 30,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No live rate line.")] = False,
+    max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest body that --listen accepts.")] = 1 << 20,
+    max_outbox_bytes: Annotated[int, typer.Option(min=1, help="Largest outbox of --listen; beyond it 503.")] = 4
+    << 30,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the rate while running.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Publish a file, standard input or generated load; at the end rate and latency percentiles.
+    """Publish a file, standard input or generated messages, and print rate and latency percentiles.
 
-    Latency counts from when a message was due (with --rate) or handed over, to the broker's confirm.
+    Latency counts from the time at which a message was due (with --rate) or sent, to the broker's confirm.
     """
     from flyball.cli import bodies
     from flyball.cli.load import Stop, Tally, figures_table
     from flyball.errors import InvalidValue
 
     if rate is not None and not rate > 0:
-        raise InvalidValue(f"--rate has to be above 0, not {rate:g}")
+        raise InvalidValue(f"--rate must be > 0, got {rate:g}")
     if declare not in (None, "queue", "log"):
-        raise InvalidValue(f"--declare has to be queue or log, not {declare!r}")
+        raise InvalidValue(f"--declare must be queue or log, got {declare!r}")
     if listen is not None:
         from flyball.cli.listen import serve
 
-        place = outbox or f"{channel}.outbox.db"
-        serve(url, channel, listen, place, declare, max_body_bytes, max_outbox_bytes, seconds, json=json)
+        path = outbox or f"{channel}.outbox.db"
+        serve(url, channel, listen, path, declare, max_body_bytes, max_outbox_bytes, seconds, json=json)
         return
     template = _Template(bodies.numbered_keys(key, keys), bodies.headers(header or []), content_type)
 

@@ -1,4 +1,4 @@
-"""flyball simulate: try a controller on a plant before it touches anything real."""
+"""flyball simulate: simulate a controller on a model of the plant before it acts on a real one."""
 
 from __future__ import annotations
 
@@ -19,41 +19,48 @@ if TYPE_CHECKING:
 
 
 def command(
-    a: Annotated[str, typer.Option("--a", help="Coefficient a of the plant (a₁,a₂,… for higher orders).")],
-    b: Annotated[str, typer.Option("--b", help="Coefficient b of the plant (b₁,b₂,… for several).")],
-    goal: Annotated[float, typer.Option(help="What the output should become.")],
-    controller: Annotated[
-        str, typer.Option(help="Controller of the catalogue, see `flyball controllers`.")
-    ] = "pi",
+    a: Annotated[
+        str, typer.Option("--a", help="Coefficient of y(k); several, separated by commas, for a higher order.")
+    ],
+    b: Annotated[
+        str, typer.Option("--b", help="Coefficient of u(k−delay); several, separated by commas, for more inputs.")
+    ],
+    goal: Annotated[float, typer.Option(help="Set point of the output.")],
+    controller: Annotated[str, typer.Option(help="Name of the controller; see `flyball controllers`.")] = "pi",
     kp: Annotated[float | None, typer.Option(help="Proportional gain.")] = None,
     ki: Annotated[float | None, typer.Option(help="Integral gain.")] = None,
     kd: Annotated[float | None, typer.Option(help="Derivative gain.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other parameter; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set another parameter; may be repeated."),
     ] = None,
     delay: Annotated[int, typer.Option(help="Input delay of the plant in samples.")] = 0,
     offset: Annotated[float, typer.Option(help="Offset c of the plant.")] = 0.0,
-    samples: Annotated[int, typer.Option(help="Length of the run.")] = 100,
-    start: Annotated[float | None, typer.Option(help="Command at the start (default: the lowest, or 0).")] = None,
+    samples: Annotated[int, typer.Option(help="Length of the run in samples.")] = 100,
+    start: Annotated[float | None, typer.Option(help="Initial command (default: the lowest, or 0).")] = None,
     low: Annotated[float | None, typer.Option(help="Lowest command.")] = None,
     high: Annotated[float | None, typer.Option(help="Highest command.")] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="The actuator knows whole numbers only.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Round commands to whole numbers.")] = False,
     noise: Annotated[float, typer.Option(help="Standard deviation of the process noise.")] = 0.0,
     sensor_noise: Annotated[float, typer.Option(help="Standard deviation of the sensor's noise.")] = 0.0,
     step_disturbance: Annotated[
-        float, typer.Option(help="Load added to the plant's equation from --step-at on.")
+        float, typer.Option(help="Disturbance added to the plant's equation from --step-at on.")
     ] = 0.0,
-    step_at: Annotated[int | None, typer.Option(help="Sample of the disturbance (default: half way).")] = None,
-    guard: Annotated[bool, typer.Option("--guard", help="Watch the loop as a live one is watched.")] = False,
+    step_at: Annotated[
+        int | None, typer.Option(help="Sample at which the disturbance begins (default: the middle).")
+    ] = None,
+    guard: Annotated[bool, typer.Option("--guard", help="Run the guard of live loops, too.")] = False,
     skip: Annotated[int | None, typer.Option(help="Samples left out of mean and std (default: half).")] = None,
-    band: Annotated[float, typer.Option(help="Settled: within this fraction of the goal.")] = 0.05,
+    band: Annotated[
+        float, typer.Option(help="Fraction of the goal within which the loop counts as settled.")
+    ] = 0.05,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a controller on the plant y(k+1) = a·y(k) + b·u(k−delay) + offset and print how it does.
+    """Simulate a controller on the plant y(k+1) = a·y(k) + b·u(k−delay) + offset and print a summary.
 
-    Exit code 0 whatever the loop does: an unstable loop is a result, not a mistake.
+    The exit code is 0 for an unstable loop, too: that is a result, not an error.
     """
     from flyball.control.guard.guard import Guard
     from flyball.control.models import Arx
@@ -115,7 +122,7 @@ def _limits(low: float | None, high: float | None) -> tuple[float, float] | None
     if low is None and high is None:
         return None
     if low is None or high is None:
-        raise InvalidValue(f"limits need --low and --high, got low={low}, high={high}")
+        raise InvalidValue(f"--low and --high must be given together, got low={low}, high={high}")
     return low, high
 
 
@@ -123,7 +130,7 @@ def _numbers(option: str, text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise InvalidValue(f"{option} is a number, or several with commas between, got {text!r}") from None
+        raise InvalidValue(f"{option} must be a number, or several separated by commas, got {text!r}") from None
 
 
 def _controller(name: str, gains: dict[str, float | None], settings: list[str]) -> Controller[Any]:
@@ -139,13 +146,13 @@ def _controller(name: str, gains: dict[str, float | None], settings: list[str]) 
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise InvalidValue(f"--set takes KEY=VALUE, got {setting!r}")
+            raise InvalidValue(f"--set must be KEY=VALUE, got {setting!r}")
         try:
             config[key.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             config[key.strip()] = value  # a bare word
-    found: Controller[Any] = check({"controller": {"name": name, **config}}, Options, "options").controller
-    return found
+    controller: Controller[Any] = check({"controller": {"name": name, **config}}, Options, "options").controller
+    return controller
 
 
 def _draw(run: Run, model: Arx, title: str, path: Any) -> None:

@@ -1,4 +1,4 @@
-"""flyball tune: identify a live consumer or a pipeline's lanes, and write the config that holds the goal."""
+"""flyball tune: identify a live consumer or a pipeline's lanes, and write a config for its goal."""
 
 from __future__ import annotations
 
@@ -20,41 +20,43 @@ if TYPE_CHECKING:
 
 
 def command(
-    url: Annotated[str, typer.Argument(help="Broker such as amqp://localhost/, or a pipeline's config.toml.")],
-    handler: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", help="What handles a message.")] = "",
-    goal: Annotated[str, typer.Option(metavar="rate=N", help="The rate to hold, in messages a second.")] = "",
-    queue: Annotated[str | None, typer.Option(help="The queue to consume.")] = None,
-    channel: Annotated[str | None, typer.Option(help="The channel to consume, with --group.")] = None,
-    group: Annotated[str | None, typer.Option(help="The group to be a member of.")] = None,
+    url: Annotated[
+        str, typer.Argument(help="Broker URL, such as amqp://localhost/, or a pipeline's config.toml.")
+    ],
+    handler: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", help="Handler of messages.")] = "",
+    goal: Annotated[str, typer.Option(metavar="rate=N", help="Set point of the rate in messages a second.")] = "",
+    queue: Annotated[str | None, typer.Option(help="Queue to consume.")] = None,
+    channel: Annotated[str | None, typer.Option(help="Channel to consume, with --group.")] = None,
+    group: Annotated[str | None, typer.Option(help="Consumer group to join.")] = None,
     signal: Annotated[
-        str, typer.Option(metavar="staircase|prbs", help="How the window is moved in the experiment.")
+        str, typer.Option(metavar="staircase|prbs", help="Test signal on the window.")
     ] = "staircase",
-    max_window: Annotated[int, typer.Option(min=2, max=65_535, help="Widest window of the experiment.")] = 30,
-    samples: Annotated[int, typer.Option(min=12, max=3600, help="Length of the experiment.")] = 30,
-    hold: Annotated[int, typer.Option(min=1, help="Samples for which each window is held.")] = 3,
-    period: Annotated[float, typer.Option(min=0.1, help="Seconds a sample.")] = 1.0,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Handlers at a time.")] = None,
-    settling: Annotated[float, typer.Option(min=1.0, help="Settling of the candidates, in samples.")] = 4.0,
+    max_window: Annotated[int, typer.Option(min=2, max=65_535, help="Largest window of the experiment.")] = 30,
+    samples: Annotated[int, typer.Option(min=12, max=3600, help="Length of the experiment in samples.")] = 30,
+    hold: Annotated[int, typer.Option(min=1, help="Samples for each window.")] = 3,
+    period: Annotated[float, typer.Option(min=0.1, help="Sample time in seconds.")] = 1.0,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Number of concurrent handlers.")] = None,
+    settling: Annotated[float, typer.Option(min=1.0, help="Settling time of the candidates in samples.")] = 4.0,
     overshoot: Annotated[
-        float, typer.Option(min=0.0, max=0.99, help="Overshoot of the candidates, as a fraction.")
+        float, typer.Option(min=0.0, max=0.99, help="Overshoot of the candidates as a fraction of the step.")
     ] = 0.1,
     controller: Annotated[
-        str | None, typer.Option(help="Which candidate the config gets (default: little).")
+        str | None, typer.Option(help="Candidate to write to the config (default: little).")
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Add this workload to the config; consumers switch between workloads."),
+        typer.Option(metavar="NAME", help="Add the gains to the config as this workload profile."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="CONFIG.toml", help="Write the config here.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="CONFIG.toml", help="Write the config to this file.")] = None,
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Move the window of a live consumer within bounds, fit a model, and offer controllers with certificates.
+    """Vary the window of a live consumer, identify a model, and design controllers with certificates.
 
-    Messages are consumed and handled as always. The config that --out writes is run by `flyball consume --config`.
+    Messages are consumed and handled as usual. Run the config that --out writes with `flyball consume --config`.
 
-    With a pipeline's config: move the admission of its lanes instead, while it runs. --out writes the gains of
-    flow control, which the pipeline reads where `lanes.flow` names that file.
+    With a pipeline's config: vary the admission of its lanes instead, while it runs. --out then writes the gains
+    of flow control; set `lanes.flow` to that file.
     """
     check_plot_path(plot)
     if url.endswith(".toml"):
@@ -64,20 +66,20 @@ def command(
         return
     for name, value in (("--handler", handler), ("--goal", goal)):
         if not value:
-            raise InvalidValue(f"tuning the consumer of a broker needs {name}")
+            raise InvalidValue(f"{name} is required to tune a consumer")
     if out is not None and not out.parent.is_dir():
-        raise InvalidValue(f"there is no folder {str(out.parent)!r} to write the config in; create it first")
+        raise InvalidValue(f"folder {str(out.parent)!r} of --out does not exist; create it first")
     kind: Literal["staircase", "prbs"] = "prbs" if signal == "prbs" else "staircase"
     if signal not in ("staircase", "prbs"):
-        raise InvalidValue(f"--signal is staircase or prbs, got {signal!r}")
+        raise InvalidValue(f"--signal must be staircase or prbs, got {signal!r}")
     if profile is not None and (out is None or controller not in (None, "pi")):
-        raise InvalidValue("--profile adds PI gains to the config of --out: name it, and leave out --controller")
+        raise InvalidValue("--profile needs --out and excludes --controller other than pi")
     from flyball.consumer.config import ConsumerConfig, load_handler, to_toml
     from flyball.consumer.tune import model_table, tune
     from flyball.loops.toml import check
 
     load_handler(handler)
-    given = {
+    options = {
         "url": url,
         "handler": handler,
         "queue": queue,
@@ -88,8 +90,8 @@ def command(
         "period_s": period,
         "concurrency": concurrency,
     }
-    config = check(given, ConsumerConfig, "tune")
-    before = None if profile is None or out is None else _file_so_far(out, config)
+    config = check(options, ConsumerConfig, "tune")
+    before = None if profile is None or out is None else _existing_config(out, config)
     found = asyncio.run(
         tune(
             config,
@@ -121,21 +123,19 @@ def command(
         _show(found)
 
 
-def _file_so_far(out: Path, config: ConsumerConfig) -> ConsumerFile:
-    """The config that a profile is added to: the one at `out`, if that is the same consumer, or a new one."""
+def _existing_config(out: Path, config: ConsumerConfig) -> ConsumerFile:
+    """Read the config at `out`, which must be of the same consumer, or start a new one."""
     from flyball.consumer.config import ConsumerFile
     from flyball.loops.toml import load_toml
 
     if not out.exists():
         return ConsumerFile(consumer=config.model_copy(update={"max_window": 2000.0}))
-    found = load_toml(out, ConsumerFile)
+    existing = load_toml(out, ConsumerFile)
     for key in ("queue", "channel", "group", "handler"):
-        there, wanted = getattr(found.consumer, key), getattr(config, key)
-        if there != wanted:
-            raise InvalidValue(
-                f"{out} describes another consumer ({key} {there!r}, not {wanted!r}): name another file with --out"
-            )
-    return found
+        old, new = getattr(existing.consumer, key), getattr(config, key)
+        if old != new:
+            raise InvalidValue(f"{out} is the config of another consumer ({key} is {old!r}, not {new!r})")
+    return existing
 
 
 def _progress(record: LoopRecord) -> None:
@@ -185,7 +185,7 @@ def _show(found: Tuning) -> None:
         rows.append(
             (
                 one.name,
-                "refused" if certificate is None else certificate.verdict,
+                "rejected" if certificate is None else certificate.verdict,
                 one.settling,
                 None if certificate is None else certificate.overshoot,
                 ", ".join(f"{key}={value:.4g}" for key, value in one.config.items() if isinstance(value, float)),

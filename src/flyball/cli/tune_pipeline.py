@@ -1,4 +1,4 @@
-"""flyball tune CONFIG.toml: the lanes of a pipeline, open loop."""
+"""flyball tune CONFIG.toml: identify the lanes of a pipeline in open loop."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def tune_pipeline(
     from flyball.pipeline.tune import tune
 
     if signal not in ("staircase", "prbs"):
-        raise InvalidValue(f"--signal is staircase or prbs, got {signal!r}")
+        raise InvalidValue(f"--signal must be staircase or prbs, got {signal!r}")
     if out is not None and not out.parent.is_dir():
-        raise InvalidValue(f"there is no folder {str(out.parent)!r} to write the gains in; create it first")
+        raise InvalidValue(f"folder {str(out.parent)!r} of --out does not exist; create it first")
     kind: Literal["staircase", "prbs"] = "prbs" if signal == "prbs" else "staircase"
-    line = load_toml(config, RunConfig)
-    folder = config.parent / line.folder
+    run_config = load_toml(config, RunConfig)
+    folder = config.parent / run_config.folder
     folder.mkdir(parents=True, exist_ok=True)
-    note("starting Spark; what waits in the input log is worked on meanwhile")
+    note("starting Spark; the input log is processed during the experiment")
     found = tune(
-        line.url(folder),
-        line.pipeline,
+        run_config.url(folder),
+        run_config.pipeline,
         folder,
         kind=kind,
         samples=samples,
         hold=hold,
         settling=settling,
         overshoot=overshoot,
-        on_interval=lambda seen: note(f"admitted {seen.admitted_bytes / 1e6:8.3f} MB"),
+        on_interval=lambda interval: note(f"admitted {interval.admitted_bytes / 1e6:8.3f} MB"),
     )
     if plot is not None:
         from flyball.cli.identify import draw
@@ -97,11 +97,13 @@ def _candidate(one: Candidate) -> dict[str, Any]:
 def _show(found: FlowTuning) -> None:
     model = found.fit.model
     typer.echo(f"free(k+1) = {model.a[0]:.4g}·free(k) {model.b[0]:+.4g}·admitted(k), {model.delay} intervals late")
-    typer.echo(f"R² {found.fit.r2:.4f}, {len(found.intervals)} intervals; what was taken out is not part of it")
+    typer.echo(
+        f"R² {found.fit.r2:.4f}, {len(found.intervals)} intervals; the combiner's reading is not part of the model"
+    )
     rows = [
         (
             one.name,
-            "refused" if one.certificate is None else one.certificate.verdict,
+            "rejected" if one.certificate is None else one.certificate.verdict,
             None if one.certificate is None else one.certificate.settling_step,
             f"kp={one.config['kp']:.4g}, ki={one.config['ki']:.4g}" if one.config else "",
             one.reason,

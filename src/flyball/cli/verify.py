@@ -1,4 +1,4 @@
-"""flyball verify: a model and gains → a certificate: accepted, fragile or unstable, and why."""
+"""flyball verify: verify controller gains for a model: accepted, fragile or unstable, and why."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from flyball.errors import InvalidValue
 if TYPE_CHECKING:
     from flyball.control.gains import AnyGains
 
-# What each kind of controller needs.
+# The gains of each kind of controller.
 _NEEDS = {"p": ("kp",), "pi": ("kp", "ki"), "pid": ("kp", "ki", "kd"), "state": ("ki", "ky")}
 
 
@@ -40,17 +40,23 @@ def command(
     kp: Annotated[str | None, typer.Option(metavar="KP", help="Gain on the error.")] = None,
     ki: Annotated[str | None, typer.Option(metavar="KI", help="Gain on the sum of errors.")] = None,
     kd: Annotated[str | None, typer.Option(metavar="KD", help="Gain on the change of the error.")] = None,
-    ky: Annotated[str | None, typer.Option(metavar="K0,…", help="State: gains on y(k), y(k−1), …")] = None,
-    ku: Annotated[str | None, typer.Option(metavar="K1,…", help="State: gains on u(k−1), u(k−2), …")] = None,
+    ky: Annotated[
+        str | None, typer.Option(metavar="K0,…", help="State feedback: gains on y(k), y(k−1), …")
+    ] = None,
+    ku: Annotated[
+        str | None, typer.Option(metavar="K1,…", help="State feedback: gains on u(k−1), u(k−2), …")
+    ] = None,
     derivative_filter: FilterOption = "0",
     covariance: Annotated[
         str | None,
-        typer.Option(metavar="AA,AB,BB", help="Variance of a, covariance, variance of b: try all those models."),
+        typer.Option(
+            metavar="AA,AB,BB", help="Variance of a, covariance, variance of b; verify all models in that region."
+        ),
     ] = None,
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check gains on y(k+1) = a·y(k) + b·u(k−D) before they act.
+    """Verify gains for y(k+1) = a·y(k) + b·u(k−D) before they act.
 
     Exit code 0: accepted; 3: fragile (gain margin < 2, phase margin < 30° or sensitivity peak > 2.5); 1: unstable.
     """
@@ -85,7 +91,7 @@ def _gains(kind: str, given: dict[str, str], derivative_filter: str) -> AnyGains
             raise InvalidValue(f"--controller {kind} needs --{name}")
     for name in given:
         if name not in allowed:
-            raise InvalidValue(f"--controller {kind} has no --{name}, got {given[name]!r}; leave it out")
+            raise InvalidValue(f"--controller {kind} has no --{name}, got {given[name]!r}; remove it")
     if kind == "state":
         ku = numbers("--ku", given["ku"]) if "ku" in given else ()
         return StateGains(number("--ki", given["ki"]), numbers("--ky", given["ky"]), ku)
@@ -96,5 +102,5 @@ def _gains(kind: str, given: dict[str, str], derivative_filter: str) -> AnyGains
 def _covariance(text: str) -> list[list[float]]:
     values = numbers("--covariance", text)
     if len(values) != 3:
-        raise InvalidValue(f"--covariance takes three numbers, AA,AB,BB, got {text!r}")
+        raise InvalidValue(f"--covariance must be three numbers AA,AB,BB, got {text!r}")
     return [[values[0], values[1]], [values[1], values[2]]]

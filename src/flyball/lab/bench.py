@@ -1,4 +1,4 @@
-"""Finds, runs and records benchmarks."""
+"""Find, run and record benchmarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Better = Literal["lower", "higher"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure. `ratio` is ours / peer; `goal` is what that ratio (or, without a peer, ours) must reach."""
+    """One figure. `ratio` is ours / peer; `goal` is a bound on that ratio or, without a peer, on ours."""
 
     bench: str
     case: str
@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BenchContext:
-    """What a benchmark is given: its name, whether to be quick, the seed, and a place for its files."""
+    """Input of a benchmark: its name, whether to be quick, the seed, and a folder for its files."""
 
     bench: str
     quick: bool
@@ -45,7 +45,7 @@ class BenchContext:
     workdir: Path
     note: Callable[[str], None]
     only: frozenset[str] = frozenset()
-    """the groups of cases that are asked for; none named means all"""
+    """the groups of cases to run; empty: all"""
 
     def wants(self, group: str) -> bool:
         return not self.only or group in self.only
@@ -61,7 +61,7 @@ class BenchContext:
         goal: float | None = None,
         better: Better = "lower",
     ) -> Row:
-        """A row whose verdict follows from its goal: a bound on the ratio, or on `ours` where no peer is."""
+        """Make a row with its verdict; the goal is a bound on the ratio, or on `ours` if there is no peer."""
         ratio = ours / peer if peer else None
         judged = ours if ratio is None else ratio
         met = None if goal is None else (judged <= goal if better == "lower" else judged >= goal)
@@ -80,14 +80,14 @@ class BenchContext:
 
 
 def names() -> list[str]:
-    """All benchmarks there are."""
-    import flyball.lab.benchmarks as room
+    """Names of all benchmarks."""
+    from flyball.lab import benchmarks
 
-    return sorted(module.name for module in pkgutil.iter_modules(room.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__))
 
 
 def groups(name: str) -> tuple[str, ...]:
-    """The groups of cases that a benchmark can run by themselves; none if it is one whole."""
+    """Groups of cases that can be run by themselves; empty if the benchmark has none."""
     return tuple(getattr(_module(name), "GROUPS", ()))
 
 
@@ -100,18 +100,18 @@ def run(
     note: Callable[[str], None] = lambda _: None,
     only: Collection[str] = (),
 ) -> Iterator[Row]:
-    """Run one benchmark by name, or some of its groups of cases, yielding its rows as they are measured."""
+    """Run one benchmark, or some of its groups of cases, and yield its rows as they are measured."""
     yield from _module(name).run(BenchContext(name, quick, seed, workdir, note, frozenset(only)))
 
 
 def _module(name: str) -> ModuleType:
     if name not in names():
-        raise InvalidValue(f"there is no benchmark {name!r}; there are: {', '.join(names())}")
+        raise InvalidValue(f"unknown benchmark {name!r}; choose from {', '.join(names())}")
     return importlib.import_module(f"flyball.lab.benchmarks.{name}")
 
 
 def record(rows: list[Row], folder: Path, *, quick: bool, seed: int) -> Path:
-    """Keep results with what one must know to compare them: commit, seed, machine."""
+    """Save results with what is needed to compare them: commit, seed, machine."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     path = folder / f"{stamp}.json"

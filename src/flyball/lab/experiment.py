@@ -1,4 +1,4 @@
-"""Finds, runs and writes up experiments."""
+"""Find and run experiments, and write their reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentContext:
-    """What an experiment is given: its name, whether to be quick, the seed, and a place for its files."""
+    """Input of an experiment: its name, whether to be quick, the seed, and a folder for its files."""
 
     name: str
     quick: bool
@@ -36,9 +36,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What an experiment found. `body` alternates paragraphs (Markdown), tables and names of figures.
+    """Result of an experiment. `body` has paragraphs (Markdown), tables and pictures.
 
-    `data` is what a program wants to read: numbers, strings, lists and dictionaries only.
+    `data` is for programs: numbers, strings, lists and dictionaries only.
     """
 
     title: str
@@ -54,14 +54,14 @@ class Picture:
 
 
 def names() -> list[str]:
-    """All experiments there are."""
-    import flyball.lab.experiments as room
+    """Names of all experiments."""
+    from flyball.lab import experiments
 
-    return sorted(module.name for module in pkgutil.iter_modules(room.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules(experiments.__path__))
 
 
 def title(name: str) -> str:
-    """The first line of an experiment's docstring."""
+    """First line of an experiment's docstring."""
     return (_module(name).__doc__ or name).strip().split("\n")[0]
 
 
@@ -76,30 +76,30 @@ def run(
 
 def _module(name: str) -> Any:
     if name not in names():
-        raise InvalidValue(f"there is no experiment {name!r}; there are: {', '.join(names())}")
+        raise InvalidValue(f"unknown experiment {name!r}; choose from {', '.join(names())}")
     return importlib.import_module(f"flyball.lab.experiments.{name}")
 
 
 def write(report: Report, name: str, folder: Path, *, quick: bool, seed: int) -> Path:
-    """Put the report down as Markdown with pictures, and its data as JSON; returns the Markdown file."""
-    place = folder / name
-    place.mkdir(parents=True, exist_ok=True)
+    """Write the report as Markdown with pictures, and its data as JSON; return the path of the Markdown file."""
+    target = folder / name
+    target.mkdir(parents=True, exist_ok=True)
     parts = [f"# {report.title}"]
     for part in report.body:
         if isinstance(part, Table):
             parts.append(markdown_table(part))
         elif isinstance(part, Picture):
-            save_figure(part.figure, place / f"{part.name}.svg")
-            save_figure(part.figure, place / f"{part.name}.png")
+            save_figure(part.figure, target / f"{part.name}.svg")
+            save_figure(part.figure, target / f"{part.name}.png")
             parts.append(f"![{part.caption}]({part.name}.svg)\n\n*{part.caption}*")
         else:
             parts.append(part.strip())
-    again = f"flyball lab {name} --seed {seed}" + (" --quick" if quick else "")
-    parts.append(f"Repeat with `{again}`.")
-    path = place / "report.md"
+    command = f"flyball lab {name} --seed {seed}" + (" --quick" if quick else "")
+    parts.append(f"Repeat with `{command}`.")
+    path = target / "report.md"
     path.write_text("\n\n".join(parts) + "\n")
     document = {"experiment": name, "seed": seed, "quick": quick, **report.data}
-    (place / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
+    (target / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
     return path
 
 

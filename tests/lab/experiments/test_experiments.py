@@ -55,4 +55,4 @@ def test_the_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit) as end:
         main(["lab", "nothing"])
     assert end.value.code == 2
-    assert "there is no experiment 'nothing'; there are:" in capsys.readouterr().err
+    assert "unknown experiment 'nothing'; choose from" in capsys.readouterr().err
