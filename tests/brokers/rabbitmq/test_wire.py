@@ -11,7 +11,7 @@ from pika import frame, spec
 
 from flyball.brokers.port import Message
 from flyball.brokers.rabbitmq.codec import APP_ID, from_wire, to_properties
-from flyball.brokers.rabbitmq.wire_in import DeliveringConnection
+from flyball.brokers.rabbitmq.pika_internals import DeliveryConnection
 from flyball.brokers.rabbitmq.wire_out import PublishFrames
 
 _FRAME_MAX = 4096
@@ -34,7 +34,7 @@ _messages = st.builds(
 )
 
 
-class _Offline(DeliveringConnection):
+class _Offline(DeliveryConnection):
     """The reading half of a connection, without a socket; what it leaves to pika is read by pika's own decoder."""
 
     def __init__(self) -> None:

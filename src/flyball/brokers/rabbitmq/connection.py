@@ -21,7 +21,7 @@ from flyball.backoff import delays_s
 from flyball.brokers.port import Unreachable
 from flyball.brokers.rabbitmq.config import RabbitSettings
 from flyball.brokers.rabbitmq.errors import connection_error
-from flyball.brokers.rabbitmq.wire_in import DeliveringConnection
+from flyball.brokers.rabbitmq.pika_internals import DeliveryConnection, terminate, unsent_bytes
 
 # Without a handler Python prints warnings of libraries; ours are exceptions, theirs belong to whoever asks.
 logging.getLogger("pika").addHandler(logging.NullHandler())
@@ -142,7 +142,7 @@ class Link:
             if not future.done():
                 future.set_exception(connection_error(error, self._settings))
 
-        connection = DeliveringConnection(
+        connection = DeliveryConnection(
             self._settings.parameters,
             on_open_callback=lambda opened: None if future.done() else future.set_result(opened),
             on_open_error_callback=failed,
@@ -181,7 +181,7 @@ class Link:
             if not connection.is_open:
                 return
             # What still leaves our buffer is as good a sign of life as what arrives.
-            now = (connection.bytes_received, connection._transport.get_write_buffer_size())
+            now = (connection.bytes_received, unsent_bytes(connection))
             if now != before or self.waiting <= 0 or self.blocked:
                 before, silent = now, 0
                 continue
@@ -197,8 +197,7 @@ class Link:
         connection = self._connection
         if connection is None:
             return
-        # The public close() would wait for an answer; this is the call that it ends in.
-        connection._terminate_stream(Unreachable(f"{self._settings.display_url} fell silent"))
+        terminate(connection, Unreachable(f"{self._settings.display_url} fell silent"))
         self._lost(connection, Unreachable("silent"))
 
     def _lost(self, connection: Any, _error: BaseException) -> None:
@@ -223,4 +222,4 @@ class Link:
         try:
             await asyncio.wait_for(closed.wait(), 5.0)
         except TimeoutError:
-            connection._terminate_stream(Unreachable("silent"))
+            terminate(connection, Unreachable("silent"))

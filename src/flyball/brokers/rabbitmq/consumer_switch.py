@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from pika import spec
 from pika.exceptions import AMQPError
 
 from flyball.brokers.port import Delivery
 from flyball.brokers.rabbitmq.connection import OpenChannel
 from flyball.brokers.rabbitmq.errors import channel_error
+from flyball.brokers.rabbitmq.pika_internals import cancel_and_keep_deliveries, forget_cancelled
 from flyball.errors import FlyballError
 
 _DRAIN_S = 0.05  # the longest wait for an old consumer to use up its prefetch (an empty queue never fills it)
@@ -135,7 +135,7 @@ class ConsumerSwitch:
             await channel.call(
                 channel.raw.basic_consume, self._queue, owner.on_message, consumer_tag=self.consumer_tag
             )
-            channel.raw._cancelled.discard(old)  # else the library remembers it for as long as the channel lives
+            forget_cancelled(channel.raw, old)
 
     def _make_room(self, prefetch: int) -> bool:
         if self._owner.make_room(prefetch):
@@ -167,24 +167,9 @@ class ConsumerSwitch:
     async def cancel_consumer(self) -> None:
         if self.channel is not None:
             consumer_tag, self.consumer_tag = self.consumer_tag, ""
-            await self.channel.call(partial(_cancel_and_keep_deliveries, self.channel.raw), consumer_tag)
+            await self.channel.call(partial(cancel_and_keep_deliveries, self.channel.raw), consumer_tag)
 
     def send_deferred_acks(self) -> None:
         deferred, self.deferred_acks = self.deferred_acks, None
         if deferred:
             self._owner.send_acks(deferred)
-
-
-def _cancel_and_keep_deliveries(raw: Any, consumer_tag: str, callback: Callable[[Any], None]) -> None:
-    """Cancel a consumer without rejecting the messages that are on their way.
-
-    pika's `basic_cancel` rejects what arrives until the broker has answered, and a queue that counts deliveries
-    counts that. Here pika knows the consumer until then, so such messages reach the receiver.
-    """
-
-    def on_answer(frame: Any) -> None:
-        raw._consumers.pop(consumer_tag, None)
-        callback(frame)
-
-    answer = (spec.Basic.CancelOk, {"consumer_tag": consumer_tag})
-    raw._rpc(spec.Basic.Cancel(consumer_tag=consumer_tag, nowait=False), on_answer, [answer])

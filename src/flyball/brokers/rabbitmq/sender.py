@@ -26,7 +26,8 @@ from flyball.brokers.port import (
 from flyball.brokers.rabbitmq.codec import APP_ID, to_properties
 from flyball.brokers.rabbitmq.config import EXCHANGE
 from flyball.brokers.rabbitmq.connection import Link, OpenChannel
-from flyball.brokers.rabbitmq.wire_out import PublishFrames, write
+from flyball.brokers.rabbitmq.pika_internals import write
+from flyball.brokers.rabbitmq.wire_out import PublishFrames
 
 _RUN = 256  # messages published before other tasks and the socket get their turn
 _RUNS_AHEAD = 4  # runs that may be unconfirmed at once: bounds what a lost connection leaves in doubt

@@ -1,23 +1,20 @@
 """Reads deliveries straight from the bytes that arrived.
 
-pika makes nine objects of a delivery and passes each frame through four layers of callbacks: most of what
-consuming costs. A delivery whose body is one frame is read here in one go as soon as it is complete, and handed
-to its receiver; everything else (large bodies, replies, errors, heartbeats) goes pika's way as before. It also
-means that what arrives while a consumer is being cancelled is kept in order, where pika would send it back.
+A delivery whose body is one frame is read in one go as soon as it is complete, and handed to its receiver. So what
+arrives while a consumer is being cancelled is kept in order, where pika would send it back.
 
 On the wire a delivery is a method frame (basic.deliver: consumer, number, redelivered, exchange, routing key), a
-header frame (body size, which properties follow, the properties) and a body frame; see `rabbitmq_frames`.
+header frame (body size, which properties follow, the properties) and a body frame; see `wire_out`.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 from pika import data as amqp_data
-from pika.adapters.asyncio_connection import AsyncioConnection
 
 _FRAME = struct.Struct(">BHI")
 _FRAME_AND_METHOD = struct.Struct(">BHII")
@@ -102,73 +99,49 @@ def _table(raw: bytes, at: int) -> Any:
 Handler: TypeAlias = Callable[[int, bool, str, Properties, bytes], None]
 
 
-class DeliveringConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types here
-    """pika's connection with a shorter way for deliveries to the channels named in `handlers`."""
+def frame_end(buffer: bytes) -> int | None:
+    """Where the frame at the front of the buffer ends; None where it is incomplete."""
+    if len(buffer) < _HEAD_BYTES:
+        return None
+    end: int = _HEAD_BYTES + _FRAME.unpack_from(buffer)[2] + _END_BYTES
+    return end if end <= len(buffer) else None
 
-    _frame_buffer: bytes
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.handlers: dict[int, Handler] = {}
-        super().__init__(*arguments, **options)
+def read_deliveries(buffer: bytes, handlers: Mapping[int, Handler], frame_max_bytes: int) -> tuple[int, int, bool]:
+    """Hand out complete deliveries from the front of the buffer.
 
-    def _on_data_available(self, data_in: bytes) -> None:
-        waiting: bytes = self._frame_buffer
-        buffer = waiting + data_in
-        while buffer:
-            done, wait = self._read_deliveries(buffer)
-            self.bytes_received += done
-            self._frame_buffer = buffer = buffer[done:]
-            if wait:
-                return
-            following = self._after_a_frame(buffer) if self.handlers else None
-            if following is None:
-                super()._on_data_available(b"")
-                return
-            # Only this one goes pika's way: behind the answer to a question, thousands of deliveries may wait.
-            self._frame_buffer = buffer[:following]
-            super()._on_data_available(b"")
-            self._frame_buffer = buffer = self._frame_buffer + buffer[following:]
-
-    @staticmethod
-    def _after_a_frame(buffer: bytes) -> int | None:
-        """Where the frame at the front ends; None where it is not all there."""
-        if len(buffer) < _HEAD_BYTES:
-            return None
-        following: int = _HEAD_BYTES + _FRAME.unpack_from(buffer)[2] + _END_BYTES
-        return following if following <= len(buffer) else None
-
-    def _read_deliveries(self, buffer: bytes) -> tuple[int, bool]:
-        """Hand out complete deliveries from the front: bytes used, and whether the next one is not all there."""
-        at, end, handlers = 0, len(buffer), self.handlers
-        while end - at > 11:
-            kind, channel, size, method = _FRAME_AND_METHOD.unpack_from(buffer, at)
-            if kind != _METHOD or method != _DELIVER or channel not in handlers:
-                return at, False
-            header = at + _HEAD_BYTES + size + _END_BYTES
-            properties = header + _CONTENT.size
-            if end < properties:
-                return at, True
-            _, _, header_bytes, _, _, body_bytes, flags = _CONTENT.unpack_from(buffer, header)
-            body = header + _HEAD_BYTES + header_bytes + _END_BYTES
-            if body_bytes > self.params.frame_max - _HEAD_BYTES - _END_BYTES or flags & 1:
-                return at, False  # several body frames, or more flags than there are properties
-            following = body if body_bytes == 0 else body + _HEAD_BYTES + body_bytes + _END_BYTES
-            if end < following:
-                return at, True
-            if body_bytes and _FRAME.unpack_from(buffer, body) != (_BODY, channel, body_bytes):
-                return at, False
-            place = at + 11
-            place += 1 + buffer[place]  # consumer tag
-            number, redelivered = _NUMBER.unpack_from(buffer, place)
-            place += 9
-            place += 1 + buffer[place]  # exchange
-            handlers[channel](
-                number,
-                redelivered != 0,
-                buffer[place + 1 : place + 1 + buffer[place]].decode(),
-                Properties(buffer, properties, flags),
-                buffer[body + _HEAD_BYTES : following - _END_BYTES] if body_bytes else b"",
-            )
-            self.frames_received += 3 if body_bytes else 2
-            at = following
-        return at, False
+    Returns the bytes and the frames used, and whether the buffer continues with an incomplete delivery.
+    """
+    at, end, frames = 0, len(buffer), 0
+    while end - at > 11:
+        kind, channel, size, method = _FRAME_AND_METHOD.unpack_from(buffer, at)
+        if kind != _METHOD or method != _DELIVER or channel not in handlers:
+            return at, frames, False
+        header = at + _HEAD_BYTES + size + _END_BYTES
+        properties = header + _CONTENT.size
+        if end < properties:
+            return at, frames, True
+        _, _, header_bytes, _, _, body_bytes, flags = _CONTENT.unpack_from(buffer, header)
+        body = header + _HEAD_BYTES + header_bytes + _END_BYTES
+        if body_bytes > frame_max_bytes - _HEAD_BYTES - _END_BYTES or flags & 1:
+            return at, frames, False  # several body frames, or more flags than there are properties
+        following = body if body_bytes == 0 else body + _HEAD_BYTES + body_bytes + _END_BYTES
+        if end < following:
+            return at, frames, True
+        if body_bytes and _FRAME.unpack_from(buffer, body) != (_BODY, channel, body_bytes):
+            return at, frames, False
+        field = at + 11
+        field += 1 + buffer[field]  # consumer tag
+        number, redelivered = _NUMBER.unpack_from(buffer, field)
+        field += 9
+        field += 1 + buffer[field]  # exchange
+        handlers[channel](
+            number,
+            redelivered != 0,
+            buffer[field + 1 : field + 1 + buffer[field]].decode(),
+            Properties(buffer, properties, flags),
+            buffer[body + _HEAD_BYTES : following - _END_BYTES] if body_bytes else b"",
+        )
+        frames += 3 if body_bytes else 2
+        at = following
+    return at, frames, False

@@ -1,7 +1,7 @@
 """Writes many messages as AMQP frames at once.
 
 pika builds three objects a message and hands three pieces to the operating system, one call each: about 50 µs of
-the sender's time. All messages of a batch go to one place, so the first frame is the same for all; the second
+the sender's time. All messages of a batch go to one queue, so the first frame is the same for all; the second
 holds little; and one write carries hundreds of messages.
 
 A message on the wire (AMQP 0-9-1, section 4.2) is a method frame (basic.publish), a header frame (body size,
@@ -13,7 +13,6 @@ which properties follow, the properties) and body frames no longer than the conn
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import pika
 from pika import data as amqp_data
@@ -49,7 +48,7 @@ class PublishFrames:
         self._body_max_bytes = (frame_max_bytes or 1 << 31) - _OVERHEAD_BYTES
 
     def append(self, pieces: list[bytes], properties: pika.BasicProperties, body: bytes) -> None:
-        """Add the frames of a message, of whose properties only those of `rabbitmq_message` are written."""
+        """Add the frames of a message, of whose properties only those that `codec` sets are written."""
         flags = _DELIVERY_MODE | _MESSAGE_ID | _APP_ID
         before = after = b""
         if properties.content_type is not None:
@@ -84,8 +83,3 @@ class PublishFrames:
         for start in range(0, size, self._body_max_bytes):
             part = body[start : start + self._body_max_bytes]
             pieces += (_FRAME.pack(_BODY, self._channel, len(part)), part, _END)
-
-
-def write(connection: Any, pieces: list[bytes]) -> None:
-    """One write for all of them."""
-    connection._output_marshaled_frames([b"".join(pieces)])

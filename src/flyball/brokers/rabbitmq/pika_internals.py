@@ -1,0 +1,82 @@
+"""Everything that Flyball uses of pika beyond its public interface; no other file touches private parts of pika.
+
+`tests/brokers/rabbitmq/test_pika_internals.py` names each of them and fails when a version of pika lacks one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pika import spec
+from pika.adapters.asyncio_connection import AsyncioConnection
+
+from flyball.brokers.rabbitmq.wire_in import Handler, frame_end, read_deliveries
+
+
+class DeliveryConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types here
+    """pika's connection with a shorter way for deliveries to the channels named in `handlers`.
+
+    pika makes nine objects of a delivery and passes each frame through four layers of callbacks: most of what
+    consuming costs. Everything that `read_deliveries` leaves (large bodies, replies, errors, heartbeats) goes
+    pika's way as before.
+    """
+
+    _frame_buffer: bytes
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.handlers: dict[int, Handler] = {}
+        super().__init__(*arguments, **options)
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        buffer = self._frame_buffer + data_in
+        while buffer:
+            used, frames, incomplete = read_deliveries(buffer, self.handlers, self.params.frame_max)
+            self.bytes_received += used
+            self.frames_received += frames
+            self._frame_buffer = buffer = buffer[used:]
+            if incomplete:
+                return
+            end = frame_end(buffer) if self.handlers else None
+            if end is None:
+                super()._on_data_available(b"")
+                return
+            # Only this frame goes pika's way: thousands of deliveries may follow the answer to a question.
+            self._frame_buffer = buffer[:end]
+            super()._on_data_available(b"")
+            self._frame_buffer = buffer = self._frame_buffer + buffer[end:]
+
+
+def write(connection: Any, frames: Sequence[bytes]) -> None:
+    """Write encoded frames with one call to the operating system."""
+    connection._output_marshaled_frames([b"".join(frames)])
+
+
+def unsent_bytes(connection: Any) -> int:
+    """What the connection has not yet handed to the operating system."""
+    return int(connection._transport.get_write_buffer_size())
+
+
+def terminate(connection: Any, error: BaseException) -> None:
+    """End a connection without waiting: the public `close` waits for an answer and ends in this call."""
+    connection._terminate_stream(error)
+
+
+def cancel_and_keep_deliveries(channel: Any, consumer_tag: str, callback: Callable[[Any], None]) -> None:
+    """Cancel a consumer without rejecting the messages that are on their way.
+
+    The public `basic_cancel` rejects what arrives until the broker has answered, and a queue that counts
+    deliveries counts that. Here pika knows the consumer until then, so such messages reach the receiver.
+    """
+
+    def on_answer(frame: Any) -> None:
+        channel._consumers.pop(consumer_tag, None)
+        callback(frame)
+
+    answer = (spec.Basic.CancelOk, {"consumer_tag": consumer_tag})
+    channel._rpc(spec.Basic.Cancel(consumer_tag=consumer_tag, nowait=False), on_answer, [answer])
+
+
+def forget_cancelled(channel: Any, consumer_tag: str) -> None:
+    """Remove a cancelled consumer, which pika remembers for as long as the channel lives."""
+    channel._cancelled.discard(consumer_tag)
