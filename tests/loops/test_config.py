@@ -92,10 +92,13 @@ sqlite = {{ path = "{tmp_path}/records.db", max_rows = 5 }}
         ("limits = [5.0, 1.0]", "got (5.0, 1.0)"),
         ("limits = [5.0]", "loop[prefetch].limits[number 2]"),
         ("blocking = 1", "loop[prefetch].blocking = 1: input should be a valid boolean, not a whole number"),
-        ("filter = [{ name = 'ewma', keep = 2.0 }]", "loop[prefetch].filter[ewma]: Ewma.keep is a number from 0"),
+        (
+            "filter = [{ name = 'ewma', keep = 2.0 }]",
+            "loop[prefetch].filter[ewma]: Ewma.keep must be a number >= 0",
+        ),
         ("filter = [{ name = 'ewma' }]", "loop[prefetch].filter[ewma].keep is missing; add it"),
         ("filter = [{ name = 'bumpless' }]", "filter[bumpless].name = 'bumpless': is one of"),
-        ("guard = { patience = 0 }", "Guard.patience is a whole number from 1, got 0"),
+        ("guard = { patience = 0 }", "Guard.patience must be an integer >= 1, got 0"),
         (
             "guard = { patince = 3 }",
             "there is no key loop[prefetch].guard.patince (here 3); did you mean patience?",
@@ -123,7 +126,10 @@ def test_mistakes_in_a_loop(tmp_path: Path, line: str, words: str) -> None:
             '{ name = "pi", kp = 1.0, ki = true }',
             "loop[prefetch].controller.ki = True: input should be a valid number",
         ),
-        ('{ name = "pi", kp = nan, ki = 1.0 }', "loop[prefetch].controller: Pi.kp is a finite number, got nan"),
+        (
+            '{ name = "pi", kp = nan, ki = 1.0 }',
+            "loop[prefetch].controller: Pi.kp must be a finite number, got nan",
+        ),
         (
             '{ name = "pi", kp = 1.0, ki = 1.0, kj = 2.0 }',
             "no key loop[prefetch].controller.kj (here 2.0); there are: name, kp, ki",
@@ -147,7 +153,7 @@ def test_mistakes_in_a_controller(tmp_path: Path, controller: str, words: str) -
         ("", "loop is missing; add it"),
         ("loop = []", "there is no loop; add one that begins with [[loop]]"),
         ("[[loop]]\nname = pi", "is not TOML: Invalid value (at line 2, column 8)"),
-        (GOOD + GOOD, "two loops are called 'prefetch'"),
+        (GOOD + GOOD, "names of loops must be unique, got 'prefetch' twice"),
         ('[[loop]]\nname = "x"\ncontroller = { name = "fixed" }', "loop[x].goal is missing; add it"),
         (GOOD + "[telemetry]\nmemori = 1", "there is no key telemetry.memori (here 1); did you mean memory?"),
         (GOOD + "[telemetry.sqlite]\nmax_rows = 1", "telemetry.sqlite.path is missing"),

@@ -68,7 +68,7 @@ def test_what_has_no_linear_law_is_not_judged() -> None:
 
 @pytest.mark.parametrize("goal", [math.nan, math.inf, (1.0, math.nan)])
 def test_a_goal_is_finite(goal: Any) -> None:
-    with pytest.raises(InvalidValue, match="the goal of loop 'space' is a finite number, got"):
+    with pytest.raises(InvalidValue, match="the goal of loop 'space' must be a finite number, got"):
         _loop(goal=goal)
 
 

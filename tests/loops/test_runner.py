@@ -202,7 +202,7 @@ def test_loops_come_and_go_while_running() -> None:
         running = asyncio.create_task(runner.run())
         await clock.sleep_until(2.5)
         runner.add(_loop("second", clock, period_s=0.5))
-        with pytest.raises(InvalidValue, match="a loop 'second' already"):
+        with pytest.raises(InvalidValue, match="must be unique, got 'second' twice"):
             runner.add(_loop("second", clock))
         await clock.sleep_until(4.2)
         assert runner.remove("first").name == "first"

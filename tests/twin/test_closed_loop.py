@@ -81,7 +81,7 @@ def test_several_loops_share_one_time() -> None:
 
 
 def test_mistakes_are_refused() -> None:
-    with pytest.raises(InvalidValue, match="at least 2 samples, got 1"):
+    with pytest.raises(InvalidValue, match="must be >= 2, got 1"):
         Setup(S1, PI, 400.0, samples=1)
     with pytest.raises(InvalidValue, match="finite number, got nan"):
         Setup(S1, PI, float("nan"))

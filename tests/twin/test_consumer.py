@@ -217,9 +217,9 @@ def test_sensors() -> None:
 
 
 def test_mistakes_are_refused() -> None:
-    with pytest.raises(InvalidValue, match="at least one handler, got 0"):
+    with pytest.raises(InvalidValue, match="must be >= 1, got 0"):
         ConsumerPlant(handlers=0)
-    with pytest.raises(InvalidValue, match=r"round_trip_s is a number from 0, got -1"):
+    with pytest.raises(InvalidValue, match=r"round_trip_s must be a number >= 0, got -1"):
         ConsumerPlant(round_trip_s=-1.0)
-    with pytest.raises(InvalidValue, match=r"comes at a time from 0 and goes later, got 5.0 and 1.0"):
+    with pytest.raises(InvalidValue, match=r"must be later than start_s >= 0, got 5.0 and 1.0"):
         During(S1_PUBLISHERS, 5.0, 1.0)

@@ -75,9 +75,9 @@ def test_an_unstable_plant_stays_finite() -> None:
 
 
 def test_mistakes_are_refused() -> None:
-    with pytest.raises(InvalidValue, match="standard deviation from 0, got -1"):
+    with pytest.raises(InvalidValue, match="standard deviation >= 0, got -1"):
         ArxPlant(first_order(0.5, 1.0), noise=-1.0)
     with pytest.raises(InvalidValue, match="needs a random generator"):
         ArxPlant(first_order(0.5, 1.0), noise=1.0)
-    with pytest.raises(InvalidValue, match="one actuator, got 2 commands"):
+    with pytest.raises(InvalidValue, match="one command, got 2 commands"):
         ArxPlant(first_order(0.5, 1.0)).apply((1.0, 2.0), 0.0)

@@ -134,13 +134,13 @@ def test_publishers_share_a_bottleneck_fairly_and_use_it() -> None:
 
 
 def test_bad_arguments_are_named() -> None:
-    with pytest.raises(InvalidValue, match=r"read_rate is a positive number of messages a second, got 0.0"):
+    with pytest.raises(InvalidValue, match=r"read_rate must be a number of messages a second > 0, got 0.0"):
         FarSide(read_rate=0.0)
-    with pytest.raises(InvalidValue, match=r"round_trip_s is a number of seconds from 0, got -1.0"):
+    with pytest.raises(InvalidValue, match=r"round_trip_s must be a number of seconds >= 0, got -1.0"):
         FarSide(round_trip_s=-1.0)
-    with pytest.raises(InvalidValue, match=r"holds at least 1 message, got 0"):
+    with pytest.raises(InvalidValue, match=r"number of messages >= 1, got 0"):
         FarSide(queue=0)
-    with pytest.raises(InvalidValue, match=r"at least 1 worker and room for 1 request, got 0 and 100"):
+    with pytest.raises(InvalidValue, match=r"must be >= 1, got 0 and 100"):
         NearSide(workers=0)
     with pytest.raises(InvalidValue, match=r"less than the duration of 5 s, got 5.0"):
         run_publisher(tuned("auto"), Poisson(1.0), seed=1, duration_s=5.0, skip_s=5.0)

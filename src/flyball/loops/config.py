@@ -178,7 +178,7 @@ class LoopsFile(StrictModel):
         seen: set[str] = set()
         for loop in self.loop:
             if loop.name in seen:
-                raise InvalidValue(f"two loops are called {loop.name!r}; give each a name of its own")
+                raise InvalidValue(f"names of loops must be unique, got {loop.name!r} twice")
             seen.add(loop.name)
         return self
 

@@ -133,7 +133,7 @@ class Loop:
                 f"the set point of loop {self.name!r} comes from its reference, got the goal {goal!r}"
             )
         if not is_usable(goal):
-            raise InvalidValue(f"the goal of loop {self.name!r} is a finite number, got {goal!r}")
+            raise InvalidValue(f"the goal of loop {self.name!r} must be a finite number, got {goal!r}")
         self._goal = goal
 
     @property
@@ -143,7 +143,7 @@ class Loop:
     @mode.setter
     def mode(self, mode: Mode) -> None:
         if mode not in MODES:
-            raise InvalidValue(f"the mode of loop {self.name!r} is one of {', '.join(MODES)}, got {mode!r}")
+            raise InvalidValue(f"the mode of loop {self.name!r} must be one of {', '.join(MODES)}, got {mode!r}")
         if mode == "on":
             self._check(self.controller)
         self._mode = mode

@@ -125,7 +125,7 @@ class Runner:
     def add(self, loop: Loop) -> None:
         """Run this loop, too; also while running."""
         if loop.name in self._running:
-            raise InvalidValue(f"there is a loop {loop.name!r} already; give each loop a name of its own")
+            raise InvalidValue(f"names of loops must be unique, got {loop.name!r} twice")
         if self._store is not None and (saved := self._store.load(loop.name)) is not None:
             self._restore(loop, saved)
         awaits = inspect.iscoroutinefunction(loop.sensor) or inspect.iscoroutinefunction(loop.actuator)

@@ -40,9 +40,9 @@ class Setup:
 
     def __post_init__(self) -> None:
         if self.samples < 2:
-            raise InvalidValue(f"a run takes at least 2 samples, got {self.samples}")
+            raise InvalidValue(f"samples of a run must be >= 2, got {self.samples}")
         if not callable(self.goal) and not math.isfinite(self.goal):
-            raise InvalidValue(f"the goal is a finite number, got {self.goal}")
+            raise InvalidValue(f"goal must be a finite number, got {self.goal}")
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class ConsumerPlant:
 
     def __post_init__(self) -> None:
         if self.handlers < 1:
-            raise InvalidValue(f"a consumer has at least one handler, got {self.handlers}")
+            raise InvalidValue(f"handlers of a consumer must be >= 1, got {self.handlers}")
         for name in (
             "round_trip_s",
             "handling_s",
@@ -76,7 +76,7 @@ class ConsumerPlant:
         ):
             value = getattr(self, name)
             if not callable(value) and not (math.isfinite(value) and value >= 0):
-                raise InvalidValue(f"ConsumerPlant.{name} is a number from 0, got {value}")
+                raise InvalidValue(f"ConsumerPlant.{name} must be a number >= 0, got {value}")
 
     def residence_s(self, time_s: float = 0.0) -> float:
         """How long a place is taken while nobody waits for anybody."""

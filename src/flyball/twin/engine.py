@@ -81,7 +81,7 @@ class Twin:
     def run(self, *, samples: int | None = None, until_s: float | None = None) -> None:
         """Run for so many seconds of virtual time, or until every loop took so many samples from here."""
         if (samples is None) == (until_s is None):
-            raise InvalidValue(f"say either samples or until_s, got samples={samples}, until_s={until_s}")
+            raise InvalidValue(f"run needs either samples or until_s, got samples={samples}, until_s={until_s}")
         if until_s is None:
             assert samples is not None
             slowest = max((loop.policy.period_s for loop in self._loops), default=0.0)

@@ -41,7 +41,7 @@ class LaneModel:
         for name in ("base_s", "per_event_s", "result_bytes", "noise", "queue_bytes"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
-                raise InvalidValue(f"{name} is a number from 0, got {value!r}")
+                raise InvalidValue(f"{name} must be a number >= 0, got {value!r}")
 
     def capacity(self, interval_s: float) -> float:
         """Events a second in batches that last an interval each."""

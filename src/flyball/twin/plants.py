@@ -62,7 +62,7 @@ class ArxPlant:
     ) -> None:
         for name, value in (("noise", noise), ("sensor_noise", sensor_noise)):
             if not (math.isfinite(value) and value >= 0):
-                raise InvalidValue(f"{name} is a standard deviation from 0, got {value}")
+                raise InvalidValue(f"{name} must be a standard deviation >= 0, got {value}")
         if (noise or sensor_noise) and rng is None:
             raise InvalidValue("a noisy plant needs a random generator: pass rng=numpy.random.default_rng(seed)")
         self.model = model
@@ -98,7 +98,7 @@ class ArxPlant:
     def apply(self, command: Value, time: float) -> float:
         del time  # a command holds from its sample on
         if isinstance(command, tuple):
-            raise InvalidValue(f"this plant has one actuator, got {len(command)} commands {command}")
+            raise InvalidValue(f"this plant has one command, got {len(command)} commands {command}")
         within = command if self._limits is None else clamp(command, *self._limits)
         self._command = float(math.floor(within + 0.5)) if self._whole else within
         return within

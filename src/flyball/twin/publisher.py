@@ -62,7 +62,7 @@ class NearSide:
     def __post_init__(self) -> None:
         if self.workers < 1 or self.buffer < 1:
             raise InvalidValue(
-                f"a publisher has at least 1 worker and room for 1 request, got {self.workers} and {self.buffer}"
+                f"workers and buffer of a publisher must be >= 1, got {self.workers} and {self.buffer}"
             )
 
 
@@ -247,7 +247,7 @@ def run_publisher(
     (True, 0)
     """
     if not 0.0 <= skip_s < duration_s:
-        raise InvalidValue(f"skip_s is from 0 to less than the duration of {duration_s:g} s, got {skip_s!r}")
+        raise InvalidValue(f"skip_s must be >= 0 and less than the duration of {duration_s:g} s, got {skip_s!r}")
     env: Any = require("simpy", "lab").Environment()
     for_arrivals, for_broker = np.random.default_rng(seed).spawn(2)
     broker = Broker(env, far or FarSide(), for_broker)

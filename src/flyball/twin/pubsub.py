@@ -40,11 +40,11 @@ class FarSide:
         for name in ("round_trip_s", "intake_s", "vacation_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0.0):
-                raise InvalidValue(f"{name} is a number of seconds from 0, got {value!r}")
+                raise InvalidValue(f"{name} must be a number of seconds >= 0, got {value!r}")
         if not (math.isfinite(self.read_rate) and self.read_rate > 0.0):
-            raise InvalidValue(f"read_rate is a positive number of messages a second, got {self.read_rate!r}")
+            raise InvalidValue(f"read_rate must be a number of messages a second > 0, got {self.read_rate!r}")
         if self.queue < 1:
-            raise InvalidValue(f"the broker's queue holds at least 1 message, got {self.queue!r}")
+            raise InvalidValue(f"queue must be a number of messages >= 1, got {self.queue!r}")
 
 
 class Broker:

@@ -60,7 +60,7 @@ class Normal:
     def __post_init__(self) -> None:
         _positive("the mean gap", self.mean_s, "seconds")
         if not (math.isfinite(self.std_s) and self.std_s >= 0):
-            raise InvalidValue(f"the standard deviation of the gap is in seconds from 0, got {self.std_s}")
+            raise InvalidValue(f"std_s must be a number of seconds >= 0, got {self.std_s}")
         if self.sources < 1:
             raise InvalidValue(f"a workload needs at least one source, got {self.sources}")
 
@@ -87,9 +87,9 @@ class Steps:
     def __post_init__(self) -> None:
         starts = [start for start, _ in self.profile]
         if not starts or starts[0] != 0.0 or any(b <= a for a, b in pairwise(starts)):
-            raise InvalidValue(f"a profile of steps starts at 0 s and its times rise, got {starts}")
+            raise InvalidValue(f"the times of a profile must start at 0 s and rise, got {starts}")
         if not all(math.isfinite(rate) and rate >= 0 for _, rate in self.profile):
-            raise InvalidValue(f"rates are arrivals a second from 0, got {[rate for _, rate in self.profile]}")
+            raise InvalidValue(f"rates must be arrivals a second >= 0, got {[rate for _, rate in self.profile]}")
 
     def arrivals(self, rng: np.random.Generator) -> Iterator[float]:
         ends = [start for start, _ in self.profile[1:]] + [math.inf]
@@ -120,7 +120,7 @@ class Bursts:
     def __post_init__(self) -> None:
         _positive("the time between bursts", self.every_s, "seconds")
         if self.size < 1:
-            raise InvalidValue(f"a burst holds at least one arrival, got {self.size}")
+            raise InvalidValue(f"size of a burst must be at least one arrival, got {self.size}")
         if not 0 <= self.spread_s < self.every_s:
             raise InvalidValue(
                 f"a burst is spread over 0 s to less than the {self.every_s:g} s between bursts, "
@@ -153,7 +153,7 @@ class Trace:
             raise InvalidValue("a trace needs at least one recorded time, got none")
         for earlier, later in pairwise(self.times_s):
             if not later >= earlier:
-                raise InvalidValue(f"recorded times never go back, but {later} s follows {earlier} s")
+                raise InvalidValue(f"recorded times must not decrease, got {later} s after {earlier} s")
 
     def arrivals(self, rng: np.random.Generator) -> Iterator[float]:
         del rng  # a replay has nothing random
@@ -175,7 +175,7 @@ class During:
     def __post_init__(self) -> None:
         if not 0.0 <= self.start_s < self.stop_s:
             raise InvalidValue(
-                f"a workload comes at a time from 0 and goes later, got {self.start_s} and {self.stop_s}"
+                f"stop_s of a workload must be later than start_s >= 0, got {self.start_s} and {self.stop_s}"
             )
 
     def arrivals(self, rng: np.random.Generator) -> Iterator[float]:
@@ -223,4 +223,4 @@ def feed(environment: Any, workload: Workload, rng: np.random.Generator, store: 
 
 def _positive(what: str, value: float, unit: str) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise InvalidValue(f"{what} is a positive number of {unit}, got {value}")
+        raise InvalidValue(f"{what} must be a number of {unit} > 0, got {value}")

@@ -52,7 +52,7 @@ def test_makes_by_name_and_alias() -> None:
     ("name", "config", "words"),
     [
         ("pdi", {}, "there is no controller 'pdi'; there are: fixed, p, pi"),
-        ("pi", {"kp": 1.0}, "controller 'pi' needs ki; given: kp"),
+        ("pi", {"kp": 1.0}, "controller 'pi' needs ki, got kp"),
         ("pi", {"kp": 1.0, "ki": 1.0, "kd": 1.0}, "no parameter 'kd'; it has: kp, ki"),
     ],
 )

@@ -25,5 +25,5 @@ def test_refuses_what_is_no_command(value: float | tuple[float, ...]) -> None:
 
 
 def test_refuses_another_number_of_actuators() -> None:
-    with pytest.raises(InvalidValue, match="stands at"):
+    with pytest.raises(InvalidValue, match="as many numbers as the command"):
         Fixed((1.0, 2.0)).initial(3.0)

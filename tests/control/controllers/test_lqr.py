@@ -80,5 +80,5 @@ def test_refuses_matrices_that_do_not_fit(config: dict[str, tuple[tuple[float, .
 
 
 def test_refuses_another_number_of_actuators() -> None:
-    with pytest.raises(InvalidValue, match="2 actuators"):
+    with pytest.raises(InvalidValue, match="2 commands"):
         Lqr(ki=((1.0,), (1.0,)), ky=((1.0,), (1.0,))).initial(3.0)

@@ -32,5 +32,5 @@ def test_works_around_the_command_it_started_at() -> None:
 
 
 def test_refuses_a_gain_that_is_no_number() -> None:
-    with pytest.raises(InvalidValue, match=r"P\.kp is a finite number, got nan"):
+    with pytest.raises(InvalidValue, match=r"P\.kp must be a finite number, got nan"):
         P(float("nan"))

@@ -67,5 +67,5 @@ def test_parts_add_up_to_the_command() -> None:
 
 
 def test_refuses_text_in_a_number() -> None:
-    with pytest.raises(InvalidValue, match=r"Pi\.ki is a finite number, got 'fast'"):
+    with pytest.raises(InvalidValue, match=r"Pi\.ki must be a finite number, got 'fast'"):
         Pi(kp=1.0, ki="fast")  # type: ignore[arg-type]  # a user's mistake

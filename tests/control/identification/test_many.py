@@ -39,25 +39,23 @@ def test_equal_to_one_by_one(options: dict[str, Any]) -> None:
     pairs = [series(rng, int(rng.integers(12, 150))) for _ in range(150)] + [series(rng, 2500)]
     fits = identify_many(*packed(pairs), **options)
     fitted = 0
-    for place_poles, (u, y) in enumerate(pairs):
-        if fits.problem[place_poles]:
+    for number, (u, y) in enumerate(pairs):
+        if fits.problem[number]:
             with pytest.raises(InvalidValue):
                 identify(u, y, whole_range=True, **options)
             continue
         one = identify(u, y, whole_range=True, **options)
         fitted += 1
-        assert fits.lag[place_poles] == one.model.delay + (one.align == "next"), (seed, place_poles)
-        found = [
-            getattr(fits, name)[place_poles] for name in ("a", "b", "c", "r2", "rmse", "r2_free_run", "samples")
-        ]
+        assert fits.lag[number] == one.model.delay + (one.align == "next"), (seed, number)
+        found = [getattr(fits, name)[number] for name in ("a", "b", "c", "r2", "rmse", "r2_free_run", "samples")]
         expected = [one.model.a[0], one.model.b[0], one.model.offset]
         expected += [one.r2, one.rmse, one.r2_free_run, one.score.samples]
-        assert found == pytest.approx(expected, rel=1e-6, abs=1e-7), (seed, place_poles)
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-7), (seed, number)
         for name in ("a", "b"):
             low, high = one.confidence[name]
-            assert getattr(fits, f"{name}_error")[place_poles] == pytest.approx((high - low) / 2, rel=1e-6), (
+            assert getattr(fits, f"{name}_error")[number] == pytest.approx((high - low) / 2, rel=1e-6), (
                 seed,
-                place_poles,
+                number,
             )
     assert fitted > 100
 

@@ -277,7 +277,7 @@ def test_wrap_builds_by_name() -> None:
 @pytest.mark.parametrize("name", list(WRAPPERS))
 def test_refuses_an_inner_that_is_no_controller(name: str) -> None:
     config = {"saturation": {"low": 0.0, "high": 1.0}, "dead_band": {"width": 1.0}, "ewma": {"keep": 0.5}}
-    with pytest.raises(InvalidValue, match="inner is a controller"):
+    with pytest.raises(InvalidValue, match="inner must be a controller"):
         wrap(name, "pi", **config.get(name, {}))  # type: ignore[arg-type]  # a user's mistake
 
 

@@ -83,12 +83,12 @@ def class_of(name: str) -> type[Any]:
         ...
     flyball.errors.InvalidValue: there is no controller 'pie'; there are: fixed, p, pi...
     """
-    place_poles = _CLASSES.get(ALIASES.get(name, name))
-    if place_poles is None:
+    location = _CLASSES.get(ALIASES.get(name, name))
+    if location is None:
         raise InvalidValue(f"there is no controller {name!r}; there are: {', '.join(NAMES)}")
-    module, class_name = place_poles.split(":")
-    found: type[Any] = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)
-    return found
+    module, class_name = location.split(":")
+    controller_class: type[Any] = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)
+    return controller_class
 
 
 def make(name: str, **config: Any) -> Controller[Any]:
@@ -101,8 +101,8 @@ def make(name: str, **config: Any) -> Controller[Any]:
         ...
     flyball.errors.InvalidValue: controller 'pi' has no parameter 'kj'; it has: kp, ki
     """
-    made: Controller[Any] = build(class_of(name), f"controller {name!r}", config)
-    return made
+    controller: Controller[Any] = build(class_of(name), f"controller {name!r}", config)
+    return controller
 
 
 def build(cls: type[Any], what: str, config: Mapping[str, Any]) -> Any:
@@ -114,7 +114,7 @@ def build(cls: type[Any], what: str, config: Mapping[str, Any]) -> Any:
             raise InvalidValue(f"{what} has no parameter {key!r}; it has: {', '.join(known) or 'none'}")
     missing = [f.name for f in fields if f.name not in config and _default(f) is MISSING]
     if missing:
-        raise InvalidValue(f"{what} needs {', '.join(missing)}; given: {', '.join(config) or 'nothing'}")
+        raise InvalidValue(f"{what} needs {', '.join(missing)}, got {', '.join(config) or 'nothing'}")
     return cls(**config)
 
 

@@ -62,7 +62,7 @@ def as_scalar(value: Value) -> float:
     if isinstance(value, tuple):
         if len(value) != 1:
             raise InvalidValue(
-                f"this controller has one actuator, got {len(value)} commands {value}; use lqr or fixed"
+                f"this controller has one command, got {len(value)} commands {value}; use lqr or fixed"
             )
         value = value[0]
     return float(value)
@@ -106,9 +106,9 @@ def check_between(
     value = getattr(owner, name)
     inside = _is_number(value) and low <= value <= high
     if not inside or (low_open and value == low) or (high_open and value == high):
-        bounds = f"{'above' if low_open else 'from'} {low:g} " + (
-            f"and below {high:g}" if high_open else f"to {high:g}" if math.isfinite(high) else "up"
-        )
+        bounds = f"{'>' if low_open else '>='} {low:g}"
+        if math.isfinite(high):
+            bounds += f" and {'<' if high_open else '<='} {high:g}"
         raise _wrong(owner, name, value, f"a number {bounds}")
 
 
@@ -121,7 +121,7 @@ def check_choice(owner: object, name: str, choices: Sequence[str]) -> None:
 def check_whole(owner: object, name: str, low: int) -> None:
     value = getattr(owner, name)
     if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        raise _wrong(owner, name, value, f"a whole number from {low}")
+        raise _wrong(owner, name, value, f"an integer >= {low}")
 
 
 def check_finite_tuple(owner: object, name: str) -> None:
@@ -149,4 +149,4 @@ def _is_number(value: object) -> bool:
 
 
 def _wrong(owner: object, name: str, value: object, valid: str) -> InvalidValue:
-    return InvalidValue(f"{type(owner).__name__}.{name} is {valid}, got {value!r}")
+    return InvalidValue(f"{type(owner).__name__}.{name} must be {valid}, got {value!r}")

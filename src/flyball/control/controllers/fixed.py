@@ -35,13 +35,15 @@ class Fixed:
 
     def __post_init__(self) -> None:
         if self.value is not None and not is_usable(self.value):
-            raise InvalidValue(f"Fixed.value is a finite number, a tuple of them or None, got {self.value!r}")
+            raise InvalidValue(f"Fixed.value must be a finite number, a tuple of them or None, got {self.value!r}")
 
     def initial(self, command: Value) -> FixedState:
         if self.value is None:
             return FixedState(command)
         if len(as_tuple(self.value)) != len(as_tuple(command)):
-            raise InvalidValue(f"Fixed.value is {self.value!r}, but the actuator stands at {command!r}")
+            raise InvalidValue(
+                f"Fixed.value must have as many numbers as the command {command!r}, got {self.value!r}"
+            )
         return FixedState(self.value)
 
     def step(self, state: FixedState, sample: Sample) -> tuple[FixedState, Action]:

@@ -77,7 +77,7 @@ class GainScheduled:
         borders = [region.above for region in self.regions]
         if not borders or any(after <= before for before, after in pairwise(borders)):
             raise InvalidValue(
-                f"GainScheduled.regions are at least one, with rising `above`, got `above` = {borders}"
+                f"GainScheduled.regions must be at least one, with rising `above`, got `above` = {borders}"
             )
         check_choice(self, "by", ("setpoint", "disturbance"))
         check_whole(self, "index", 0)

@@ -76,12 +76,12 @@ class Lqr:
         check_matrix(self, "ku")
         actuators = len(self.ki)
         if not actuators or not self.ki[0]:
-            raise InvalidValue(f"Lqr.ki has at least one actuator and one sensor, got {self.ki!r}")
+            raise InvalidValue(f"Lqr.ki must have at least one row and one column, got {self.ki!r}")
         if len(self.ky) != actuators or len(self.ky[0]) != len(self.ki[0]):
-            raise InvalidValue(f"Lqr.ky has the shape of ki, got ki={self.ki!r}, ky={self.ky!r}")
+            raise InvalidValue(f"Lqr.ky must have the shape of ki, got ki={self.ki!r}, ky={self.ky!r}")
         if self.ku and (len(self.ku) != actuators or len(self.ku[0]) % actuators):
             raise InvalidValue(
-                f"Lqr.ku has {actuators} rows and a multiple of {actuators} columns, got {self.ku!r}"
+                f"Lqr.ku must have {actuators} rows and a multiple of {actuators} columns, got {self.ku!r}"
             )
 
     @property
@@ -91,7 +91,7 @@ class Lqr:
     def initial(self, command: Value) -> LqrState:
         start = tuple(map(float, as_tuple(command)))
         if len(start) != len(self.ki):
-            raise InvalidValue(f"Lqr has {len(self.ki)} actuators, got the commands {command!r}")
+            raise InvalidValue(f"Lqr has {len(self.ki)} commands, got {command!r}")
         return LqrState(start, (start,) * self._delay)
 
     def step(self, state: LqrState, sample: Sample) -> tuple[LqrState, Action]:

@@ -62,7 +62,7 @@ class StateFeedback:
         check_finite_tuple(self, "ky")
         check_finite_tuple(self, "ku")
         if not self.ky:
-            raise InvalidValue("StateFeedback.ky has a gain for at least the last measurement, got ()")
+            raise InvalidValue("StateFeedback.ky must have a gain for at least the last measurement, got ()")
 
     def initial(self, command: Value) -> StateFeedbackState:
         start = as_scalar(command)

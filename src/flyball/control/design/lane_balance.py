@@ -63,7 +63,7 @@ def lane_model(lanes: int, lane: Arx) -> StateSpace:
     (6, 3, 3)
     """
     if lane.order != 1 or len(lane.b) != 1:
-        raise InvalidValue(f"a lane is a first-order model with delay, got a={lane.a}, b={lane.b}")
+        raise InvalidValue(f"a lane must be a first-order model with delay, got a={lane.a}, b={lane.b}")
     n, delay = differences(lanes).shape[0], lane.delay
     eye = np.eye(n)
     size = n * (1 + delay)

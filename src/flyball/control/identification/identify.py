@@ -240,13 +240,13 @@ def _check_options(
     if na < 1 or nb < 1:
         raise InvalidValue(f"a model needs na >= 1 and nb >= 1 terms, got na={na}, nb={nb}")
     if delay != "auto" and (not isinstance(delay, int) or delay < 0):
-        raise InvalidValue(f"the delay is a number of samples from 0, or 'auto', got {delay!r}")
+        raise InvalidValue(f"delay must be a number of samples >= 0, or 'auto', got {delay!r}")
     if align not in ("same", "next", "auto"):
-        raise InvalidValue(f"the alignment is 'same', 'next' or 'auto', got {align!r}")
+        raise InvalidValue(f"align must be 'same', 'next' or 'auto', got {align!r}")
     if max_delay < 0:
-        raise InvalidValue(f"max_delay is a number of samples from 0, got {max_delay}")
+        raise InvalidValue(f"max_delay must be a number of samples >= 0, got {max_delay}")
     if not 0.0 < confidence_level < 1.0:
-        raise InvalidValue(f"the confidence level lies between 0 and 1, got {confidence_level}")
+        raise InvalidValue(f"confidence_level must be between 0 and 1, got {confidence_level}")
 
 
 def _confidence(

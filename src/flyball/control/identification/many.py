@@ -105,8 +105,8 @@ class _Part:
     def __init__(self, u: Array, y: Array, starts: Index, sizes: Index, chosen: Index) -> None:
         self.sizes = sizes[chosen]
         self.starts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
-        self.place_poles = np.arange(int(self.sizes.sum())) - np.repeat(self.starts, self.sizes)
-        rows = np.repeat(starts[chosen], self.sizes) + self.place_poles
+        self.position = np.arange(int(self.sizes.sum())) - np.repeat(self.starts, self.sizes)
+        rows = np.repeat(starts[chosen], self.sizes) + self.position
         self.u_mean = np.add.reduceat(u[rows], self.starts) / self.sizes
         self.y_mean = np.add.reduceat(y[rows], self.starts) / self.sizes
         self.u, self.y = u[rows], y[rows]
@@ -117,7 +117,7 @@ class _Part:
 
     def columns(self, lag: int, first: int) -> tuple[Array, Array, Array, Index]:
         """y(k), u(k−D) and y(k+1) of the rows from number `first` of each series, and where series begin."""
-        rows = np.flatnonzero(self.place_poles >= first)
+        rows = np.flatnonzero(self.position >= first)
         counts = self.sizes - first
         return self.y[rows - 1], self.u[rows - lag], self.y[rows], np.concatenate([[0], np.cumsum(counts)[:-1]])
 

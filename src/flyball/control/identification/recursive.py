@@ -107,18 +107,18 @@ class Rls:
 
     def __post_init__(self) -> None:
         for name, value, valid, wanted in (
-            ("delay", self.delay, self.delay >= 0, "a number of samples from 0"),
+            ("delay", self.delay, self.delay >= 0, "a number of samples >= 0"),
             ("pole", self.pole, self.pole is None or -1.0 < self.pole < 1.0, "between -1 and 1"),
-            ("forgetting", self.forgetting, 0.0 < self.forgetting <= 1.0, "above 0 and at most 1"),
-            ("excitation", self.excitation, 0.0 <= self.excitation < math.inf, "0 or more"),
-            ("min_movement", self.min_movement, 0.0 <= self.min_movement < math.inf, "0 or more"),
-            ("window", self.window, self.window >= 2, "a number of samples from 2"),
-            ("noise_memory", self.noise_memory, self.noise_memory >= 10, "a number of samples from 10"),
-            ("false_alarm_samples", self.false_alarm_samples, self.false_alarm_samples >= 100.0, "at least 100"),
-            ("warm_up", self.warm_up, self.warm_up >= 10, "a number of samples from 10"),
+            ("forgetting", self.forgetting, 0.0 < self.forgetting <= 1.0, "> 0 and <= 1"),
+            ("excitation", self.excitation, 0.0 <= self.excitation < math.inf, ">= 0"),
+            ("min_movement", self.min_movement, 0.0 <= self.min_movement < math.inf, ">= 0"),
+            ("window", self.window, self.window >= 2, "a number of samples >= 2"),
+            ("noise_memory", self.noise_memory, self.noise_memory >= 10, "a number of samples >= 10"),
+            ("false_alarm_samples", self.false_alarm_samples, self.false_alarm_samples >= 100.0, ">= 100"),
+            ("warm_up", self.warm_up, self.warm_up >= 10, "a number of samples >= 10"),
         ):
             if not valid:
-                raise InvalidValue(f"{name} of recursive least squares is {wanted}, got {value}")
+                raise InvalidValue(f"{name} of recursive least squares must be {wanted}, got {value}")
 
     @property
     def parameters(self) -> int:

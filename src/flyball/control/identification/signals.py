@@ -49,15 +49,17 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise InvalidValue(f"limits need finite low < high, got {self.low} and {self.high}")
+            raise InvalidValue(
+                f"low and high of limits must be finite with low < high, got {self.low} and {self.high}"
+            )
         if not self.max_change > 0.0:
-            raise InvalidValue(f"max_change must be above 0, got {self.max_change}")
+            raise InvalidValue(f"max_change must be > 0, got {self.max_change}")
         if self.hold < 1:
-            raise InvalidValue(f"hold is a number of samples from 1, got {self.hold}")
+            raise InvalidValue(f"hold must be a number of samples >= 1, got {self.hold}")
 
     def check(self, value: float, name: str) -> float:
         if not self.low <= value <= self.high:  # also refuses NaN
-            raise InvalidValue(f"{name} is {value:g}, outside the limits {self.low:g} to {self.high:g}")
+            raise InvalidValue(f"{name} must be within {self.low:g} and {self.high:g}, got {value:g}")
         return float(value)
 
     def reach(self, start: float, goal: float) -> list[float]:
@@ -73,7 +75,7 @@ def step(samples: int, before: float, after: float, at: int, limits: Limits) -> 
     [1.0, 1.0, 3.0, 5.0, 5.0, 5.0]
     """
     if not 0 <= at <= samples:
-        raise InvalidValue(f"the step is at sample {at}, outside the {samples} samples of the signal")
+        raise InvalidValue(f"the step must be within the {samples} samples of the signal, got sample {at}")
     start, goal = (
         limits.check(before, "the value before the step"),
         limits.check(after, "the value after the step"),
@@ -91,7 +93,7 @@ def staircase(levels: Iterable[float], limits: Limits) -> Array:
     """
     wanted = [limits.check(level, f"level {i + 1}") for i, level in enumerate(levels)]
     if not wanted:
-        raise InvalidValue("a staircase needs at least one level, got none")
+        raise InvalidValue("levels of a staircase must be at least one, got none")
     values = [wanted[0]]
     for start, goal in itertools.pairwise(wanted):
         values += limits.reach(start, goal)
@@ -108,9 +110,9 @@ def prbs(samples: int, centre: float, amplitude: float, limits: Limits, seed: in
     [8.0, 12.0]
     """
     if samples < 1:
-        raise InvalidValue(f"a signal has at least 1 sample, got {samples}")
+        raise InvalidValue(f"samples of a signal must be >= 1, got {samples}")
     if not amplitude > 0.0:
-        raise InvalidValue(f"the amplitude of a PRBS must be above 0, got {amplitude}")
+        raise InvalidValue(f"amplitude of a PRBS must be > 0, got {amplitude}")
     low = limits.check(centre - amplitude, "centre - amplitude")
     high = limits.check(centre + amplitude, "centre + amplitude")
     if 2.0 * amplitude > limits.max_change:

@@ -77,7 +77,7 @@ def _axes(covariance: Array, size: int, confidence: float) -> Array:
             f"the covariance must be a square matrix for the {size} coefficients a and b, got {covariance.shape}"
         )
     if not 0.0 < confidence < 1.0:
-        raise InvalidValue(f"the confidence is a fraction between 0 and 1, got {confidence}")
+        raise InvalidValue(f"confidence must be a fraction between 0 and 1, got {confidence}")
     covariance = covariance[:size, :size]
     if not np.all(np.isfinite(covariance)):
         raise InvalidValue("the covariance must be finite; identify the model from more, or livelier, data")

@@ -37,7 +37,9 @@ def saturation_code(cut: int) -> ReasonCode:
 
 def check_inner(owner: Any) -> None:
     if not isinstance(owner.inner, Controller):
-        raise InvalidValue(f"{type(owner).__name__}.inner is a controller (initial and step), got {owner.inner!r}")
+        raise InvalidValue(
+            f"{type(owner).__name__}.inner must be a controller (initial and step), got {owner.inner!r}"
+        )
 
 
 def same_shape(one: Value, other: Value) -> bool:

@@ -58,11 +58,11 @@ class Saturation:
         size = max(len(lows), len(highs))
         if {len(lows), len(highs)} - {1, size}:
             raise InvalidValue(
-                f"Saturation.low and high are as long as each other, got {self.low} and {self.high}"
+                f"Saturation.low and high must have the same length, got {self.low} and {self.high}"
             )
         for low, high in zip(lows * size if len(lows) == 1 else lows, highs * size, strict=False):
             if not low <= high:  # NaN compares false too
-                raise InvalidValue(f"Saturation.low is at most high, got low={self.low!r}, high={self.high!r}")
+                raise InvalidValue(f"Saturation.low must be <= high, got low={self.low!r}, high={self.high!r}")
 
     def initial(self, command: Value) -> SaturationState:
         for limit in (self.low, self.high):

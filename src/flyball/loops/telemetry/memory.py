@@ -17,7 +17,7 @@ class MemorySink:
 
     def __init__(self, capacity: int = 20_000) -> None:
         if capacity < 1:
-            raise InvalidValue(f"a ring of records needs a capacity from 1, got {capacity}")
+            raise InvalidValue(f"capacity must be a number of records >= 1, got {capacity}")
         self._ring: deque[LoopRecord] = deque(maxlen=capacity)
         self._capacity = capacity
         self.dropped = 0

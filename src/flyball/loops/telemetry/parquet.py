@@ -22,9 +22,7 @@ class ParquetSink:
 
     def __init__(self, folder: Path | str, rows_per_file: int = 100_000, max_files: int = 10) -> None:
         if rows_per_file < 1 or max_files < 1:
-            raise InvalidValue(
-                f"rows_per_file and max_files are numbers from 1, got {rows_per_file} and {max_files}"
-            )
+            raise InvalidValue(f"rows_per_file and max_files must be >= 1, got {rows_per_file} and {max_files}")
         self._arrow = require("pyarrow", "lab")
         self._parquet = require("pyarrow.parquet", "lab")
         self._folder = Path(folder)

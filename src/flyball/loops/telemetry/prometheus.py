@@ -49,7 +49,7 @@ class PrometheusSink:
 
     def __init__(self, max_loops: int = 20_000) -> None:
         if max_loops < 1:
-            raise InvalidValue(f"max_loops is a number of loops from 1, got {max_loops}")
+            raise InvalidValue(f"max_loops must be a number of loops >= 1, got {max_loops}")
         self._max_loops = max_loops
         self._totals: dict[str, _LoopTotals] = {}
         self.dropped = 0

@@ -26,7 +26,7 @@ class SqliteSink:
 
     def __init__(self, path: Path | str, max_rows: int = 1_000_000) -> None:
         if max_rows < 1:
-            raise InvalidValue(f"max_rows is a number of rows from 1, got {max_rows}")
+            raise InvalidValue(f"max_rows must be a number of rows >= 1, got {max_rows}")
         self._max_rows = max_rows
         self.dropped = 0
         # The runner writes from one thread at a time, but not always from the one that opened the file.

@@ -157,7 +157,7 @@ class Auto:
         check_between(self, "forget_s", 0.0, math.inf, low_open=True, high_open=True)
         if self.forget_s < 2.0 * self.probe_s:
             raise InvalidValue(
-                f"Auto.forget_s is at least twice probe_s = {self.probe_s:g}, got {self.forget_s:g}: "
+                f"Auto.forget_s must be at least twice probe_s = {self.probe_s:g}, got {self.forget_s:g}: "
                 "a round trip has to be measured anew before it is forgotten"
             )
 

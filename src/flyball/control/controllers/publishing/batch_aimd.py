@@ -72,7 +72,7 @@ class BatchAimd:
         check_between(self, "poll_max_s", 0.0, math.inf, low_open=True, high_open=True)
         if self.poll_max_s < self.poll_min_s:
             raise InvalidValue(
-                f"BatchAimd.poll_max_s is at least poll_min_s = {self.poll_min_s:g}, got {self.poll_max_s:g}"
+                f"BatchAimd.poll_max_s must be at least poll_min_s = {self.poll_min_s:g}, got {self.poll_max_s:g}"
             )
         check_whole(self, "workers", 1)
         check_choice(self, "ceiling", ("little", "printed"))

@@ -68,7 +68,7 @@ def batching(command: Value) -> Batching:
     """
     if not isinstance(command, tuple) or len(command) != len(Batching._fields):
         raise InvalidValue(
-            f"the actuator of a publisher is (least, most, poll_s, window), got {command!r}: "
+            f"the command of a publisher must be (least, most, poll_s, window), got {command!r}: "
             "start it with flyball.publisher.policy.start"
         )
     return Batching(*(float(part) for part in command))
