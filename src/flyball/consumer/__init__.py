@@ -1,12 +1,14 @@
-"""Takes messages from a broker and holds a goal by steering how many are in flight.
+"""Takes messages from a broker and holds a goal by how many it lets be in flight.
 
-goals      what a consumer is to hold (rate, capacity, latency, drain-by), and the target that follows from it
-little     the default regulator: Little's law from the residence time measured per message, feedback trims
-knee       the regulator for capacity and latency: as many in flight as the handlers can take, and no more
-reach      notices that the rate no longer answers to the window, and says what is reachable
-settling   what becomes of a message whose handler failed, and of what is unfinished at a stop
-policy     all of the above under one name: pure decisions, which the twin runs too
-
-sensing    what was seen of a second: rate, residence time per message, how full the window was
-consumer   `Consumer`: receives, calls handlers, acknowledges, and carries out what the policy decides
+consumer         `Consumer`: receives, calls handlers, acknowledges, and carries out what the policy decides
+subscription     what is read: a queue, or a channel as a member of a group
+receive          takes messages from the receiver as its window allows
+dispatcher       calls the handler, repeats after failures, acknowledges
+handler          what a handler may be, and how it is called; handler_threads runs those that are not asynchronous
+metrics          what was measured in a second: rate, residence time per message, how full the window was
+window_loop      the loop of a goal: from what was measured to the window, whoever drives it
+receiver_window  its host in a `Consumer`: sets the receiver's window, reads the depth of the queue
+external         its host in programs that keep their own client: `regulate` for pika and confluent-kafka
+policy           every decision, pure; the twin runs the same
+tune             finds the model of a running consumer, and controllers for it
 """

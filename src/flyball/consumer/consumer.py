@@ -1,9 +1,10 @@
-"""`Consumer`: takes messages, calls a handler, acknowledges, and holds a goal by steering what is in flight.
+"""`Consumer`: takes messages, calls a handler, acknowledges, and holds a goal by what it lets be in flight.
 
     async def handle(message): ...
     await Consumer("amqp://localhost/", queue="orders", handler=handle, goal="rate=400").run()
 
-`steering` is its loop, `receiving` takes messages, `handling` calls the handler and settles them.
+`window_loop` is its loop, `receiver_window` sets the window, `receive` takes messages, `dispatcher` calls the
+handler and acknowledges.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from flyball.consumer.finished_store import Finished
 from flyball.consumer.handler import Handler, check_handler
 from flyball.consumer.policy import WINDOW_LIMITS, Goal, Regulator, RetryPolicy, Seen, parse_goal
 from flyball.consumer.receive import receive_until
+from flyball.consumer.receiver_window import ReceiverWindow
 from flyball.consumer.subscription import check_wishes, place
-from flyball.consumer.window_loop import Steering
 from flyball.control.record import LoopRecord, Mode
 from flyball.errors import InvalidValue
 from flyball.loops.loop import Loop
@@ -141,7 +142,7 @@ class Consumer:
         self._auto_ack, self._stop_timeout_s = auto_ack, stop_timeout_s
         self._finished_store = finished_store
         self.name = name or self._place.name
-        self._steering = Steering(
+        self._window = ReceiverWindow(
             self.name,
             wanted,
             controller,
@@ -162,36 +163,35 @@ class Consumer:
 
     @property
     def goal(self) -> Goal | None:
-        return self._steering.goal
+        return self._window.goal
 
     @goal.setter
     def goal(self, goal: str | Goal) -> None:
         """Another goal from the next sample on; the window starts from where it is."""
-        self._steering.goal = goal
+        self._window.goal = goal
 
     @property
     def window(self) -> float:
         """The window that is wanted now; what the receiver has is one of its two neighbours."""
-        return self._steering.wanted
+        return self._window.command
 
     @property
     def seen(self) -> Seen | None:
         """What was seen of the last sample; None before the first, and without a goal."""
-        return self._steering.seen
+        return self._window.seen
 
     @property
     def loop(self) -> Loop | None:
-        return self._steering.loop
+        return self._window.loop
 
     @property
     def runner(self) -> Runner | None:
-        return self._steering.runner
+        return self._window.runner
 
     @property
     def status(self) -> str:
         """What the loop or its guard has to say at the moment; empty in everyday operation."""
-        last = None if self.loop is None else self.loop.last
-        return "" if last is None else "; ".join(filter(None, (last.reason, last.alert)))
+        return self._window.status
 
     def steps(self) -> list[LoopRecord]:
         """The newest steps of the loop, oldest first (where no other telemetry was asked for)."""
@@ -202,7 +202,7 @@ class Consumer:
         """Counts since the start, and the last sample."""
         handling, receiver, seen = self._handling, self._receiver, self.seen
         return ConsumerStats(
-            handed=self._steering.sensing.handed,
+            handed=self._window.metrics.handed,
             acked=0 if handling is None else handling.acked,
             failed=0 if handling is None else handling.failed,
             retried=0 if handling is None else handling.retried,
@@ -214,7 +214,7 @@ class Consumer:
             goal=None if self.goal is None else str(self.goal),
             rate_per_s=None if seen is None else seen.rate_per_s,
             residence_s=None if seen is None else seen.residence_s,
-            depth=self._steering.depth,
+            depth=self._window.depth,
             status=self.status,
         )
 
@@ -226,7 +226,7 @@ class Consumer:
 
     async def run(self, *, seconds: float | None = None) -> None:
         """Consume until `stop`, or for so long."""
-        steering = self._steering
+        window = self._window
         async with await connect(self._url) as broker:
             self._receiver = receiver = await self._open(broker)
             dead_letters = DeadLetters(
@@ -235,7 +235,7 @@ class Consumer:
             self._handling = handling = Handling(
                 receiver,
                 self._handler,
-                steering.sensing,
+                window.metrics,
                 concurrency=self._concurrency,
                 timeout_s=self._timeout_s,
                 retry=self._retry,
@@ -246,15 +246,15 @@ class Consumer:
                 auto_ack=self._auto_ack,
             )
             beside = [
-                asyncio.create_task(steering.tick(receiver)),
-                asyncio.create_task(steering.look(broker, receiver, self._place)),
+                asyncio.create_task(window.tick(receiver)),
+                asyncio.create_task(window.look(broker, receiver, self._place)),
             ]
             if self.runner is not None:
                 beside.append(asyncio.create_task(self.runner.run()))
             if seconds is not None:
                 asyncio.get_running_loop().call_later(seconds, self._stop.set)
             try:
-                await receive_until(self._stop, receiver, handling, steering, beside, self.name)
+                await receive_until(self._stop, receiver, handling, window, beside, self.name)
             finally:
                 await self._close(receiver, handling, dead_letters, beside)
 

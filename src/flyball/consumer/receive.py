@@ -11,7 +11,7 @@ from contextlib import suppress
 from flyball.brokers.port import BrokerError, LoginRefused, NoSuchChannel, Receiver, Unsupported
 from flyball.consumer.dispatcher import Handling
 from flyball.consumer.policy import DITHER_S
-from flyball.consumer.window_loop import Steering
+from flyball.consumer.receiver_window import ReceiverWindow
 
 log = logging.getLogger("flyball.consumer")
 
@@ -23,7 +23,7 @@ async def receive_until(
     stop: asyncio.Event,
     receiver: Receiver,
     handling: Handling,
-    steering: Steering,
+    window: ReceiverWindow,
     beside: Sequence[asyncio.Task[None]],
     name: str,
 ) -> None:
@@ -38,7 +38,7 @@ async def receive_until(
             with suppress(TimeoutError):
                 await asyncio.wait_for(handling.room.wait(), DITHER_S)
             continue
-        steering.asking_since_s = time.monotonic()
+        window.asking_since_s = time.monotonic()
         try:
             deliveries = await receiver.receive(room, timeout_s=_WAIT_S)
         except (NoSuchChannel, LoginRefused, Unsupported):
@@ -48,7 +48,7 @@ async def receive_until(
             await asyncio.sleep(_AGAIN_S)
             continue
         finally:
-            steering.asking_since_s = None
+            window.asking_since_s = None
         for delivery in deliveries:
-            await steering.pace()
+            await window.pace()
             handling.begin(delivery)

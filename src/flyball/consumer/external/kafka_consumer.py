@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from flyball.consumer.external.loop import Regulation
 from flyball.consumer.external.regulated import Regulated
 from flyball.consumer.policy import DITHER_S, Goal, Regulator
 from flyball.consumer.policy.unfinished import Position, covered, is_forgetful
@@ -59,7 +58,7 @@ class RegulatedConsumer(Regulated, Generic[M]):
         max_window: int = 64,
         period_s: float = 1.0,
     ) -> None:
-        super().__init__(Regulation(goal, controller, max_window=max_window, period_s=period_s))
+        super().__init__(goal, controller, max_window, period_s)
         self._consumer = consumer
         self._out: dict[Position, float] = {}
         self._lacking = False
@@ -82,8 +81,8 @@ class RegulatedConsumer(Regulated, Generic[M]):
         """Up to `num_messages`, as the window allows."""
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
-            self._loop.tick(full=not self._lacking)
-            room = min(num_messages, self._loop.window - len(self._out))
+            self._advance(full=not self._lacking)
+            room = min(num_messages, self._whole_window - len(self._out))
             left_s = DITHER_S if deadline is None else min(DITHER_S, max(0.0, deadline - time.monotonic()))
             if room > 0 and not self._loop.wait_s:
                 got = self._consumer.consume(room, left_s)
@@ -104,7 +103,7 @@ class RegulatedConsumer(Regulated, Generic[M]):
         for message in messages:
             if message.error() is None:
                 self._out[message.topic(), message.partition(), message.offset()] = now_s
-                self._loop.handed()
+                self._count_handed()
 
     @property
     def status(self) -> str:
@@ -163,7 +162,7 @@ class RegulatedConsumer(Regulated, Generic[M]):
             began_s = self._out.pop(position, None)
             if began_s is not None:
                 self._full_since_s = None
-                self._loop.sensing.finished(now_s - began_s, None)
+                self._loop.metrics.finished(now_s - began_s, None)
 
 
 def _named(message: KafkaMessage | None, offsets: Sequence[Any] | None) -> dict[str, Any]:

@@ -8,12 +8,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from flyball.brokers.core.round_trip import RoundTrip
-from flyball.consumer.external.loop import Regulation
 from flyball.consumer.external.regulated import Regulated
-from flyball.consumer.policy import DITHER_S, Goal, Regulator
+from flyball.consumer.policy import DITHER_S, Goal, Regulator, lacks_messages
 from flyball.errors import InvalidValue
-
-_LACKING_S = 0.005  # a delivery that was waited for longer than this, with room in the window, was lacking
 
 _Method: TypeAlias = Callable[..., Any]
 
@@ -54,7 +51,7 @@ class RegulatedChannel(Regulated):
         max_window: int = 64,
         period_s: float = 1.0,
     ) -> None:
-        super().__init__(Regulation(goal, controller, max_window=max_window, period_s=period_s))
+        super().__init__(goal, controller, max_window, period_s)
         self._channel: Any = channel
         self._prefetch = max_window
         self._parked: deque[tuple[Any, Any, bytes]] = deque()
@@ -153,7 +150,7 @@ class RegulatedChannel(Regulated):
             began_s = self._out.pop(one, None)
             if began_s is not None:
                 self._trip.settled(1, now_s)
-                self._loop.sensing.finished(now_s - began_s, None)
+                self._loop.metrics.finished(now_s - began_s, None)
         self._step()
 
     @property
@@ -163,8 +160,9 @@ class RegulatedChannel(Regulated):
         return out + self._trip.open(time.monotonic(), most)
 
     def _delivered(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
-        now_s, idle_since_s = time.monotonic(), self._idle_since_s
-        self._lacking = idle_since_s is not None and now_s - idle_since_s > _LACKING_S
+        now_s = time.monotonic()
+        waiting_s = None if self._idle_since_s is None else now_s - self._idle_since_s
+        self._lacking = lacks_messages(waiting_s, self._occupied, max(1, self._whole_window))
         self._trip.arrived(1, now_s, more=bool(self._parked))
         self._parked.append((method, properties, body))
         self._step()
@@ -176,10 +174,10 @@ class RegulatedChannel(Regulated):
             return
         self._releasing = True
         try:
-            while self._parked and self._occupied < self._loop.window and not self._loop.wait_s:
+            while self._parked and self._occupied < self._whole_window and not self._loop.wait_s:
                 method, properties, body = self._parked.popleft()
                 self._out[method.delivery_tag] = time.monotonic()
-                self._loop.handed()
+                self._count_handed()
                 self._callback(self, method, properties, body)
         finally:
             self._releasing = False
@@ -188,12 +186,11 @@ class RegulatedChannel(Regulated):
     @property
     def _is_idle(self) -> bool:
         """There is room and nothing to hand over. Messages also arrive while the window is closed."""
-        return not self._parked and self._occupied < max(1, self._loop.window)
+        return not self._parked and self._occupied < max(1, self._whole_window)
 
     def _step(self) -> None:
         """Let the loop sample and decide if it is due; by the clock, so it may be called at any event."""
-        if self._loop.is_due:
-            self._loop.tick(full=not self._lacking, round_trip_s=self._trip.mean_s or 0.0)
+        self._advance(full=not self._lacking, round_trip_s=self._trip.mean_s or 0.0)
 
     def _again(self) -> None:
         self._has_timer = self._channel.is_open and self._callback is not None

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from dataclasses import dataclass
 
-from flyball.consumer.external.loop import Regulation
-from flyball.consumer.policy import Goal
+from flyball.consumer.policy import DITHER_S, FIRST_WINDOW, Goal, Regulator, parse_goal
+from flyball.consumer.window_loop import WindowLoop
 from flyball.control.record import LoopRecord
+from flyball.errors import InvalidValue
+
+_LEAST_WINDOW = 1e-4  # a pace stands for windows below 1, so they may be as small as a rate needs
+_MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +33,48 @@ class RegulatedStats:
 
 
 class Regulated:
-    """What both kinds of clients have in common: the goal, and what its loop does."""
+    """What both kinds of clients have in common: the goal, and its loop, which is driven by whatever happens."""
 
-    def __init__(self, loop: Regulation) -> None:
-        self._loop = loop
+    def __init__(self, goal: str | Goal, controller: Regulator, max_window: int, period_s: float) -> None:
+        if max_window < 1:
+            raise InvalidValue(f"max_window is a number of messages from 1, got {max_window}")
+        self._loop = WindowLoop(
+            "regulated",
+            parse_goal(goal),
+            controller,
+            now=time.monotonic,
+            limits=(_LEAST_WINDOW, float(max_window)),
+            window=FIRST_WINDOW,
+            period_s=period_s,
+            pacing="below one",
+        )
+        self._steps: deque[LoopRecord] = deque(maxlen=_MOST_STEPS)
+        self._whole_window = 1
+        self._ticked_s = self._sampled_s = time.monotonic()
+        self._loop.metrics.sample(self._sampled_s, None)
+
+    def _advance(self, *, full: bool, round_trip_s: float = 0.0) -> None:
+        """Do what is due by now: measure, sample, set the next whole window. May be called at any event.
+
+        `full`: the window was used up, no message was lacking.
+        """
+        now_s = time.monotonic()
+        if now_s - self._ticked_s < DITHER_S:
+            return
+        self._ticked_s = now_s
+        self._loop.metrics.tick(full=full, round_trip_s=round_trip_s)
+        if now_s - self._sampled_s >= self._loop.loop.period_s:
+            self._sampled_s = now_s
+            self._steps.append(self._loop.sample())
+        self._whole_window = self._loop.next_window()
+
+    def _count_handed(self) -> None:
+        self._loop.metrics.handed += 1
+        self._loop.use_pace()
 
     @property
     def goal(self) -> Goal:
-        """What is held. It may be changed while the program runs, to another value of the same kind."""
+        """What is held. It may be changed while the program runs."""
         return self._loop.goal
 
     @goal.setter
@@ -44,7 +84,7 @@ class Regulated:
     @property
     def window(self) -> float:
         """How many messages may be in flight. A fraction is the mean of the two whole numbers beside it."""
-        return self._loop.wanted
+        return self._loop.window
 
     @property
     def in_flight(self) -> int:
@@ -60,10 +100,10 @@ class Regulated:
     def stats(self) -> RegulatedStats:
         loop, seen = self._loop, self._loop.seen
         return RegulatedStats(
-            loop.sensing.handed,
-            loop.sensing.done,
+            loop.metrics.handed,
+            loop.metrics.done,
             self.in_flight,
-            loop.wanted,
+            loop.window,
             loop.pace_per_s,
             None if seen is None else seen.rate_per_s,
             None if seen is None else seen.residence_s,
@@ -71,4 +111,4 @@ class Regulated:
 
     def steps(self) -> list[LoopRecord]:
         """The newest steps of the loop: what was measured, what was decided, and why."""
-        return list(self._loop.records)
+        return list(self._steps)

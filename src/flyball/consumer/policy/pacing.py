@@ -8,8 +8,12 @@ the window's plant is coarse; the price is that messages wait in the client, ins
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from flyball.errors import InvalidValue
+
+Pacing: TypeAlias = Literal["off", "always", "below one"]
+"""Whether messages are handed over at a pace: never, always, or where the window is less than one message."""
 
 _MOST = 1.1  # times the goal: how fast a pace may be, to make up for late timers
 
@@ -64,3 +68,21 @@ def pace_of(wanted: float, residence_s: float | None, goal_per_s: float | None) 
         return None
     pace = wanted / max(residence_s, 1e-6)
     return pace if goal_per_s is None else min(pace, _MOST * goal_per_s)
+
+
+def carry_out(
+    command: float, pacing: Pacing, residence_s: float | None, goal_per_s: float | None
+) -> tuple[float, float | None]:
+    """How a window is carried out: the mean of the whole windows to set, and the pace (None: as messages come).
+
+    Where the pace always decides, the window leaves it room to.
+
+    >>> carry_out(6.8, "off", 0.017, 400.0), carry_out(6.8, "always", 0.017, 400.0)
+    ((6.8, None), (14.6, 400.0))
+    >>> carry_out(6.8, "below one", 0.017, 400.0), carry_out(0.2, "below one", 0.004, 50.0)
+    ((6.8, None), (1.0, 50.0))
+    """
+    if pacing == "always":
+        return 2.0 * command + 1.0, goal_per_s
+    pace = pace_of(command, residence_s, goal_per_s) if pacing == "below one" else None
+    return (command, None) if pace is None else (1.0, pace)
