@@ -1,8 +1,9 @@
 """Pacing: a token bucket between the window and the handlers, for whoever wants an even flow.
 
-The window is the knob that a consumer regulates; pacing is another one, asked for by name. Messages are handed to
-handlers at most at the target rate, with a small burst to make up for late timers. It makes the rate even where
-the window's plant is coarse; the price is that messages wait in the client, inside the window.
+The window is what a consumer's loop sets; a pace is another actuator. `Consumer` uses it where it is asked for by
+name, `regulate` where a goal needs less than one message at a time. Messages are handed over at most at the target
+rate, with a small burst to make up for late timers. It makes the rate even where the window is too coarse; the
+price is that messages wait in the client, inside the window.
 """
 
 from __future__ import annotations
