@@ -20,7 +20,7 @@ from flyball.loops.runner import run
 from flyball.testing.clock import VirtualClock
 from flyball.twin.plants import ArxPlant
 
-S5 = first_order(0.985, -134.0)
+FLOW = first_order(0.985, -134.0)
 CORRECTED, PRINTED = Pi(-0.00614, -0.00799), Pi(-0.00614, 0.02168)
 
 
@@ -46,8 +46,8 @@ def test_it_starts_by_touching_nothing_at_the_lower_limit() -> None:
 
 def test_unstable_gains_never_act() -> None:
     with pytest.raises(InvalidValue, match=r"loop 'space' with Pi.* is unstable"):
-        _loop(controller=PRINTED, model=S5, mode="on")
-    loop = _loop(controller=PRINTED, model=S5)  # to look at is allowed …
+        _loop(controller=PRINTED, model=FLOW, mode="on")
+    loop = _loop(controller=PRINTED, model=FLOW)  # to look at is allowed …
     with pytest.raises(InvalidValue, match="unstable"):
         loop.mode = "on"  # … to act is not
     assert loop.mode == "advise"
@@ -55,15 +55,15 @@ def test_unstable_gains_never_act() -> None:
 
 def test_fragile_gains_act_only_when_allowed_by_name() -> None:
     with pytest.raises(InvalidValue, match=r"is fragile: .*allow_fragile=True"):
-        _loop(controller=Ewma(CORRECTED, keep=0.0), model=S5, mode="on")
-    loop = _loop(controller=CORRECTED, model=S5, mode="on", allow_fragile=True)
+        _loop(controller=Ewma(CORRECTED, keep=0.0), model=FLOW, mode="on")
+    loop = _loop(controller=CORRECTED, model=FLOW, mode="on", allow_fragile=True)
     with pytest.raises(InvalidValue, match="unstable"):
         loop.controller = PRINTED
     assert loop.controller == CORRECTED
 
 
 def test_what_has_no_linear_law_is_not_judged() -> None:
-    assert _loop(controller=Aimd(), model=S5, mode="on").mode == "on"
+    assert _loop(controller=Aimd(), model=FLOW, mode="on").mode == "on"
 
 
 @pytest.mark.parametrize("goal", [math.nan, math.inf, (1.0, math.nan)])

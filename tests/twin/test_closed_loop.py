@@ -16,13 +16,13 @@ from flyball.twin.closed_loop import Run, Setup, run_closed_loop, step_at
 from flyball.twin.engine import Twin, TwinLoop
 from flyball.twin.plants import ArxPlant
 
-S1 = first_order(0.26, 59.73)
+PREFETCH = first_order(0.26, 59.73)
 PI = Pi(kp=-0.0016, ki=0.0060)
 
 
 def test_a_run_is_determined_by_its_setup() -> None:
     def once(seed: int) -> Run:
-        return run_closed_loop(Setup(S1, PI, 400.0, command=1.0, noise=30.0, seed=seed))
+        return run_closed_loop(Setup(PREFETCH, PI, 400.0, command=1.0, noise=30.0, seed=seed))
 
     assert once(1).records == once(1).records
     assert once(1).records != once(2).records
@@ -40,13 +40,13 @@ def test_the_loop_settles_as_its_certificate_predicts(delay: int) -> None:
 
 
 def test_p_leaves_the_offset_that_theory_says() -> None:
-    run = run_closed_loop(Setup(S1, P(kp=0.01, bias=0.0), 400.0, samples=200))
-    gain = S1.gain * 0.01
+    run = run_closed_loop(Setup(PREFETCH, P(kp=0.01, bias=0.0), 400.0, samples=200))
+    gain = PREFETCH.gain * 0.01
     assert run.summary(skip=100).mean == pytest.approx(400.0 * gain / (1.0 + gain))
 
 
 def test_a_load_step_is_rejected() -> None:
-    run = run_closed_loop(Setup(S1, PI, 400.0, samples=100, command=1.0, disturbance=step_at(50.0, -100.0)))
+    run = run_closed_loop(Setup(PREFETCH, PI, 400.0, samples=100, command=1.0, disturbance=step_at(50.0, -100.0)))
     assert abs(run.measurement[51] - 400.0) > 50.0
     assert run.measurement[-1] == pytest.approx(400.0, rel=1e-6)
 
@@ -64,7 +64,7 @@ def test_summary_of_a_known_run() -> None:
 
 
 def test_a_goal_may_change_with_time() -> None:
-    run = run_closed_loop(Setup(S1, PI, lambda time: 400.0 if time < 50.0 else 800.0, command=1.0))
+    run = run_closed_loop(Setup(PREFETCH, PI, lambda time: 400.0 if time < 50.0 else 800.0, command=1.0))
     assert run.measurement[49] == pytest.approx(400.0, rel=1e-3)
     assert run.measurement[-1] == pytest.approx(800.0, rel=1e-3)
     assert run.command[50] == pytest.approx(run.command[49], rel=1e-6)  # no bump
@@ -72,8 +72,10 @@ def test_a_goal_may_change_with_time() -> None:
 
 def test_several_loops_share_one_time() -> None:
     twin = Twin()
-    fast = twin.add(TwinLoop(Policy("fast", PI, 0.5), ArxPlant(S1, period_s=0.5), 400.0))
-    slow = twin.add(TwinLoop(Policy("slow", PI, 2.0), ArxPlant(S1, period_s=2.0), 400.0, mode="shadow", keep=4))
+    fast = twin.add(TwinLoop(Policy("fast", PI, 0.5), ArxPlant(PREFETCH, period_s=0.5), 400.0))
+    slow = twin.add(
+        TwinLoop(Policy("slow", PI, 2.0), ArxPlant(PREFETCH, period_s=2.0), 400.0, mode="shadow", keep=4)
+    )
     twin.run(until_s=10.0)
     assert [record.time for record in fast.records] == [0.5 * k for k in range(20)]
     assert len(slow.records) <= 4
@@ -82,8 +84,8 @@ def test_several_loops_share_one_time() -> None:
 
 def test_mistakes_are_refused() -> None:
     with pytest.raises(InvalidValue, match="must be >= 2, got 1"):
-        Setup(S1, PI, 400.0, samples=1)
+        Setup(PREFETCH, PI, 400.0, samples=1)
     with pytest.raises(InvalidValue, match="finite number, got nan"):
-        Setup(S1, PI, float("nan"))
+        Setup(PREFETCH, PI, float("nan"))
     with pytest.raises(InvalidValue, match="either samples or until_s"):
         Twin().run()

@@ -105,7 +105,7 @@ def test_lowering_the_window_takes_nothing_back_and_zero_closes_it() -> None:
     assert consumer.most_occupied == 9
 
 
-def test_the_default_holds_the_goal_that_s1_held() -> None:
+def test_the_default_holds_the_goal_that_prefetch_held() -> None:
     run = run_consumer(ConsumerPlant(publishers=S1_PUBLISHERS, wander=0.03), "rate=400", samples=90)
     assert _outside(run.rate[:30], 400.0, 0) <= 3
     assert run.rate[5:].mean() == pytest.approx(400.0, rel=0.01)

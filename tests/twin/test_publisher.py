@@ -1,4 +1,4 @@
-"""S4's publisher in the twin: what the paper shows, what can be computed by hand, and that a seed fixes a run."""
+"""The paper's publisher in the twin: what the paper shows, what can be computed by hand, reproducible runs."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_poisson_has_the_rate_and_the_variance_of_a_poisson_process() -> None:
     assert found.var() == pytest.approx(20.0, rel=0.1)
 
 
-def test_normal_gaps_are_those_of_s1() -> None:
+def test_normal_gaps_are_those_of_the_prefetch_paper() -> None:
     gaps = np.diff(_first(Normal(0.010, 0.001), 20_000))
     assert gaps.mean() == pytest.approx(0.010, rel=0.01)
     assert gaps.std() == pytest.approx(0.001, rel=0.05)

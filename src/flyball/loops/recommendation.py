@@ -17,7 +17,7 @@ from flyball.control.record import LoopRecord
 from flyball.errors import FlyballError
 
 _SETTLINGS = (4, 6, 8, 12, 16, 24, 32, 48, 64)  # settling in samples, the fastest first
-_GOOD_R2 = 0.8  # S1: a fit from here on is good enough to design with
+_GOOD_R2 = 0.8  # the prefetch paper's limit of a fit that is good enough to design with
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ decisions are what to do now (`Send` so many messages) and when to come back (`w
 both run exactly this. Messages themselves are not known here, only how many there are: which ones leave first is
 the store's affair.
 
-One publish event, in the words of S4: every T_poll the store is looked at; if N messages wait, or the first of
-them has waited for T, up to N are read and handed over, as far as the window (S4: the number of workers) has room;
-the rest of the batch is handed over as room comes. The controller sets N, T_poll and the window.
+One publish event, in the words of the publisher paper: every T_poll the store is looked at; if N messages wait, or
+the first of them has waited for T, up to N are read and handed over, as far as the window (there: the number of
+workers) has room; the rest of the batch is handed over as room comes. The controller sets N, T_poll and the
+window.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ _URGENT_PART = 8
 class Policy:
     """What a publisher decides with.
 
-    `batch_wait_s` is S4's T: how long messages may wait for a batch to fill. After `silent_s` without any confirm
-    for what is on the way, the broker counts as in trouble. `ordered`: one batch is on the way at a time, as large
-    as the window, so that what has to be sent again is never behind what came later.
+    `batch_wait_s` is the publisher paper's T: how long messages may wait for a batch to fill. After `silent_s`
+    without any confirm for what is on the way, the broker counts as in trouble. `ordered`: one batch is on the way
+    at a time, as large as the window, so that what has to be sent again is never behind what came later.
     """
 
     controller: Controller[Any]

@@ -37,7 +37,8 @@ Changing: TypeAlias = float | Callable[[float], float]
 
 @dataclass(frozen=True)
 class ConsumerPlant:
-    """What the consumer is made of. The defaults are S1's: 1 ms of business logic, about 60 msg/s per place.
+    """What the consumer is made of. The defaults are the prefetch paper's: 1 ms of business logic, about 60 msg/s
+    per place.
 
     `spread` is the standard deviation of a handling time as a part of its mean (gamma distributed), `jitter` that
     of a round trip (a normal law cut off at half the mean). `wander` makes handling and round trip together
@@ -308,7 +309,7 @@ def _blocks(draw: Callable[[int], Array]) -> Iterator[float]:
 def staircase(
     plant: ConsumerPlant, windows: list[int], *, samples_each: int = 1, period_s: float = 1.0, seed: int = 1
 ) -> tuple[Array, Array]:
-    """S1's open-loop experiment: windows in turn, each for some samples; the windows and the rates seen."""
+    """Run the prefetch paper's open-loop experiment, some samples for each window; return windows and rates."""
     environment = require("simpy", "lab").Environment()
     consumer = RunningConsumer(plant, environment, np.random.default_rng(seed))
     rates: list[float] = []

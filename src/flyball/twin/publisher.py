@@ -1,4 +1,4 @@
-"""S4's publisher in the twin: the same policy and controllers as the live one, in virtual time.
+"""The publisher paper's publisher in the twin: the same policy and controllers as the live one, in virtual time.
 
 A request comes to the main receive thread (MRT), waits in a finite buffer (full: dropped and counted), is handed
 to a worker, which processes it and writes it to the store. The main publish thread (MPT) does what
@@ -6,17 +6,17 @@ to a worker, which processes it and writes it to the store. The main publish thr
 brings it to the broker and is free again only when the ACK is back. Workers are one pool in which receive work
 goes first (without interrupting anybody); the store serves one at a time, writes before reads.
 
-S4 publishes α, β, γ, the limits of T_poll and the round trip of 140 ms; the rest is left open. What we chose:
+The paper gives α, β, γ, the limits of T_poll and the round trip of 140 ms; the rest is left open. What we chose:
 
 * 80 workers, of which `batch-aimd` and `auto` use at most 64 for transfers: a pool that transfers could fill would
   leave none for requests, whatever the priority. The untuned publisher has no such bound.
 * A buffer of 100 requests; 1 ms to process a request; 1 ms to write one; 2 ms + 0.2 ms a message to read a batch.
 * The broker takes in 2,000 messages a second and holds 100,000; the subscriber reads 1,000 a second between
-  vacations of 0.1 s. S4 lets it read 25 a second, which is less than its loads of 35 and 55 a second: no queue of
-  any size would do. So the loads are run with a subscriber that keeps up (S4 asks for "no broker-side
-  congestion" there), and 25 a second is used for congestion, with a queue of 100 (`CONGESTED`).
+  vacations of 0.1 s. The paper lets it read 25 a second, which is less than its loads of 35 and 55 a second: no
+  queue of any size would do. So the loads are run with a subscriber that keeps up (the paper asks for "no
+  broker-side congestion" there), and 25 a second is used for congestion, with a queue of 100 (`CONGESTED`).
 
-Confirms are told to the policy message by message, as S4's workers get them. The response time of a message
+Confirms are told to the policy message by message, as the paper's workers get them. The response time of a message
 counts from its request to its ACK.
 """
 
@@ -72,7 +72,7 @@ def tuned(name: str) -> Controller[Any]:
 
 
 def untuned(batch: int, poll_s: float = 0.05) -> Controller[Any]:
-    """S4's publisher with auto-tuning off."""
+    """The paper's publisher with auto-tuning off."""
     return Static(batch=batch, poll_s=poll_s)
 
 

@@ -105,7 +105,7 @@ class Steps:
 class Bursts:
     """`size` arrivals at once every `every_s`, spread evenly over `spread_s`; the first burst at `first_s`.
 
-    A survey telescope's night (S4): 1,000 alerts every 45 s.
+    A survey telescope's night (publisher paper): 1,000 alerts every 45 s.
 
     >>> times = Bursts(size=2, every_s=45.0, spread_s=1.0).arrivals(np.random.default_rng(1))
     >>> [next(times) for _ in range(4)]

@@ -10,11 +10,11 @@ from flyball.control.step import Sample
 from flyball.errors import InvalidValue
 from flyball.testing.closed_loop import close_loop
 
-S1 = Pi(kp=-0.0016, ki=0.0060)
+PUBLISHED = Pi(kp=-0.0016, ki=0.0060)
 
 
-def test_s1_gains_reach_the_goal() -> None:
-    run = close_loop(S1, [400.0] * 60, a=0.26, b=59.73, command=1.0)
+def test_prefetch_gains_reach_the_goal() -> None:
+    run = close_loop(PUBLISHED, [400.0] * 60, a=0.26, b=59.73, command=1.0)
     assert run[-1].measurement == pytest.approx(400.0)
     assert run[-1].applied == pytest.approx(400.0 * 0.74 / 59.73)
 
@@ -32,8 +32,8 @@ def test_moves_as_its_characteristic_polynomial_says(kp: float, ki: float) -> No
 def test_integral_does_not_wind_up_while_the_actuator_is_limited() -> None:
     """Out of reach for 200 samples, then the goal falls: knowing what was applied, the actuator leaves at once."""
     goals = [2000.0] * 200 + [400.0] * 40
-    known = close_loop(S1, goals, a=0.26, b=59.73, limits=(1.0, 10.0))
-    blind = close_loop(S1, goals, a=0.26, b=59.73, limits=(1.0, 10.0), report=False)
+    known = close_loop(PUBLISHED, goals, a=0.26, b=59.73, limits=(1.0, 10.0))
+    blind = close_loop(PUBLISHED, goals, a=0.26, b=59.73, limits=(1.0, 10.0), report=False)
     assert known[199].applied == blind[199].applied == 10.0
     assert known[201].applied < 10.0
     assert blind[239].applied == 10.0  # what wind-up looks like: 40 samples later it has not moved
@@ -62,7 +62,7 @@ def test_a_late_sample_counts_once() -> None:
 
 
 def test_parts_add_up_to_the_command() -> None:
-    for step in close_loop(S1, [400.0] * 10, a=0.26, b=59.73):
+    for step in close_loop(PUBLISHED, [400.0] * 10, a=0.26, b=59.73):
         assert sum(step.action.parts.values()) == pytest.approx(step.action.command)
 
 

@@ -10,32 +10,34 @@ from flyball.errors import InvalidValue
 from flyball.testing.closed_loop import close_loop
 
 A, B = 0.26, 59.73
-S1 = Pid(kp=0.0017761, ki=0.0058096, kd=0.0018417)
+PUBLISHED = Pid(kp=0.0017761, ki=0.0058096, kd=0.0018417)
 
 
-def test_s1_gains_reach_the_goal() -> None:
-    assert close_loop(S1, [400.0] * 80, a=A, b=B)[-1].measurement == pytest.approx(400.0)
+def test_prefetch_gains_reach_the_goal() -> None:
+    assert close_loop(PUBLISHED, [400.0] * 80, a=A, b=B)[-1].measurement == pytest.approx(400.0)
 
 
 def test_moves_as_its_characteristic_polynomial_says() -> None:
-    """z³ + [b(Kp+Ki+Kd) − (1+a)]z² + [a − b(Kp+2Kd)]z + b·Kd: with S1's stray Kd·e(k) this would not hold."""
-    run = close_loop(S1, [400.0] * 20, a=A, b=B, command=2.0, measurement=100.0)
+    """z³ + [b(Kp+Ki+Kd) − (1+a)]z² + [a − b(Kp+2Kd)]z + b·Kd; it would not hold with the printed stray Kd·e(k)."""
+    run = close_loop(PUBLISHED, [400.0] * 20, a=A, b=B, command=2.0, measurement=100.0)
     y = np.array([step.measurement for step in run]) - 400.0
-    kp, ki, kd = S1.kp, S1.ki, S1.kd
+    kp, ki, kd = PUBLISHED.kp, PUBLISHED.ki, PUBLISHED.kd
     predicted = (1.0 + A - B * (kp + ki + kd)) * y[3:-1] - (A - B * (kp + 2.0 * kd)) * y[2:-2] - B * kd * y[1:-3]
     assert y[4:] == pytest.approx(predicted, abs=1e-9)
 
 
-def test_law_is_that_of_s1_without_the_stray_term() -> None:
+def test_law_is_that_of_prefetch_without_the_stray_term() -> None:
     """u = Kp·e + Ki·Σe + Kd·(e − e₋₁), as differences from the first sample on."""
     errors = [10.0, -4.0, 7.0, 7.0]
-    state, given = S1.initial(0.0), []
+    state, given = PUBLISHED.initial(0.0), []
     for e in errors:
-        state, action = S1.step(state, Sample(0.0, 1.0, setpoint=e, measurement=0.0))
+        state, action = PUBLISHED.step(state, Sample(0.0, 1.0, setpoint=e, measurement=0.0))
         given.append(action.command)
     for k in range(1, 4):
         wanted = (
-            S1.kp * (errors[k] - errors[0]) + S1.ki * sum(errors[: k + 1]) + S1.kd * (errors[k] - errors[k - 1])
+            PUBLISHED.kp * (errors[k] - errors[0])
+            + PUBLISHED.ki * sum(errors[: k + 1])
+            + PUBLISHED.kd * (errors[k] - errors[k - 1])
         )
         assert given[k] == pytest.approx(wanted)
 
@@ -73,7 +75,7 @@ def test_derivative_starts_afresh_after_a_gap() -> None:
 
 
 def test_does_not_wind_up() -> None:
-    run = close_loop(S1, [2000.0] * 200 + [400.0] * 60, a=A, b=B, limits=(1.0, 10.0))
+    run = close_loop(PUBLISHED, [2000.0] * 200 + [400.0] * 60, a=A, b=B, limits=(1.0, 10.0))
     assert run[199].applied == 10.0
     assert run[202].applied < 10.0
     assert run[-1].measurement == pytest.approx(400.0, rel=1e-3)

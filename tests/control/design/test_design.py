@@ -16,9 +16,9 @@ from flyball.control.models import Arx, first_order
 from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 
-S1 = first_order(0.26, 59.73)
-S5 = first_order(0.985, -134.0)
-S5_LATE = first_order(0.985, -134.0, delay=1)
+PREFETCH = first_order(0.26, 59.73)
+FLOW = first_order(0.985, -134.0)
+FLOW_LATE = first_order(0.985, -134.0, delay=1)
 PAIR = [0.046 + 0.4j, 0.046 - 0.4j]
 
 
@@ -27,46 +27,46 @@ def gains(of: object) -> Gains:
     return of
 
 
-def test_s1_pi_by_poles() -> None:
+def test_prefetch_pi_by_poles() -> None:
     """The poles of the printed gains give them back: Kp = (a − |p|²)/b, Ki = (1 + a − 2·Re p)/b − Kp."""
-    poles = verify(S1, Gains(-0.0016, 0.0060)).poles
-    found = gains(design(S1, "pi", poles=poles).gains)
+    poles = verify(PREFETCH, Gains(-0.0016, 0.0060)).poles
+    found = gains(design(PREFETCH, "pi", poles=poles).gains)
     assert found.kp == pytest.approx(-0.0016)
     assert found.ki == pytest.approx(0.0060)
 
 
-def test_s1_pid_by_poles() -> None:
-    found = gains(design(S1, "pid", poles=[0.527 + 0.178j, 0.527 - 0.178j, -0.356]).gains)
+def test_prefetch_pid_by_poles() -> None:
+    found = gains(design(PREFETCH, "pid", poles=[0.527 + 0.178j, 0.527 - 0.178j, -0.356]).gains)
     assert found.kp == pytest.approx(0.0017761, rel=0.02)
     assert found.ki == pytest.approx(0.0058096, rel=0.02)
     assert found.kd == pytest.approx(0.0018417, rel=0.02)
 
 
-def test_s5_pi_by_poles_is_fragile_and_needs_leave() -> None:
+def test_flow_pi_by_poles_is_fragile_and_needs_leave() -> None:
     with pytest.raises(
         FragileDesign, match=r"sensitivity peak 3.17.*nearest gains that pass.*allow_fragile permits it"
     ) as refused:
-        design(S5, "pi", poles=PAIR)
+        design(FLOW, "pi", poles=PAIR)
     assert refused.value.nearest is not None
-    found = design(S5, "pi", poles=PAIR, allow_fragile=True)
+    found = design(FLOW, "pi", poles=PAIR, allow_fragile=True)
     assert gains(found.gains).kp == pytest.approx(-0.00614, abs=1e-5)
     assert gains(found.gains).ki == pytest.approx(-0.00799, abs=1e-5)
     assert found.certificate.verdict == "fragile"
 
 
-def test_s5_the_limit_of_a_pi_with_delay_is_told() -> None:
+def test_flow_the_limit_of_a_pi_with_delay_is_told() -> None:
     with pytest.raises(ImpossibleSpecification) as refused:
-        design(S5_LATE, "pi", settling=5, overshoot=0.1)
+        design(FLOW_LATE, "pi", settling=5, overshoot=0.1)
     assert str(refused.value) == "with delay 1 no PI settles in under 10 samples here; state feedback does in 5"
-    assert design(S5_LATE, "pi", settling=10, overshoot=0.1).certificate.accepted
-    found = design(S5_LATE, "state", settling=5, overshoot=0.1)
+    assert design(FLOW_LATE, "pi", settling=10, overshoot=0.1).certificate.accepted
+    found = design(FLOW_LATE, "state", settling=5, overshoot=0.1)
     assert found.certificate.accepted
     assert found.certificate.radius < 0.48
 
 
-def test_s5_the_best_pi_with_delay() -> None:
+def test_flow_the_best_pi_with_delay() -> None:
     """Three poles sum to 1 + a whatever the gains, so none can have all below (1 + a)/3 = 0.662."""
-    found = design(S5_LATE, "pi", settling=10, overshoot=0.5)
+    found = design(FLOW_LATE, "pi", settling=10, overshoot=0.5)
     assert 1.985 / 3 <= found.certificate.radius < 0.676
     assert gains(found.gains).kp == pytest.approx(-0.00221, rel=0.05)
     assert gains(found.gains).ki == pytest.approx(-0.000315, rel=0.15)
@@ -74,10 +74,10 @@ def test_s5_the_best_pi_with_delay() -> None:
 
 def test_poles_that_are_unstable_are_refused() -> None:
     with pytest.raises(UnstableDesign, match="outside the unit circle"):
-        design(S1, "pi", poles=[1.2, 0.3])
+        design(PREFETCH, "pi", poles=[1.2, 0.3])
     # With a delay two poles can be placed inside and the third still falls outside.
     with pytest.raises(UnstableDesign, match="outside the unit circle"):
-        design(S5_LATE, "pi", poles=PAIR)
+        design(FLOW_LATE, "pi", poles=PAIR)
 
 
 def test_nothing_acts_before_the_delay_is_over() -> None:
@@ -105,8 +105,8 @@ def test_a_specification_of_settling_and_overshoot_gives_the_text_book_poles_whe
 
 
 def test_a_p_with_the_least_steady_error() -> None:
-    found = design(S1, "p", settling=5, overshoot=0.1)
-    weaker = verify(S1, Gains(gains(found.gains).kp * 0.8))
+    found = design(PREFETCH, "p", settling=5, overshoot=0.1)
+    weaker = verify(PREFETCH, Gains(gains(found.gains).kp * 0.8))
     assert found.certificate.accepted
     assert found.certificate.steady_state_error is not None
     assert weaker.steady_state_error is not None
@@ -114,12 +114,12 @@ def test_a_p_with_the_least_steady_error() -> None:
 
 
 def test_feed_forward_is_one_over_the_gain() -> None:
-    found = design(S1, "pi", poles=[0.5, 0.4], feed_forward=True)
+    found = design(PREFETCH, "pi", poles=[0.5, 0.4], feed_forward=True)
     assert gains(found.gains).feed_forward == pytest.approx(0.74 / 59.73)
     integrating = design(first_order(1.0, -60.3), "pi", poles=[0.6, 0.6], feed_forward=True)
     assert gains(integrating.gains).feed_forward == 0.0
     with pytest.raises(InvalidValue, match="feed_forward needs the controller p, pi or pid"):
-        design(S1, "state", settling=5, feed_forward=True)
+        design(PREFETCH, "state", settling=5, feed_forward=True)
 
 
 def test_an_overshoot_out_of_reach_is_said() -> None:
@@ -200,7 +200,7 @@ def test_poles_are_placed_exactly(a: float, b: float, radius: float, angle: floa
 )
 def test_an_invalid_specification_is_one_sentence(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidValue, match=message):
-        design(S1, "pi", **arguments)  # type: ignore[arg-type]  # deliberately wrong
+        design(PREFETCH, "pi", **arguments)  # type: ignore[arg-type]  # deliberately wrong
 
 
 def test_a_plant_without_effect_is_refused() -> None:

@@ -15,7 +15,7 @@ from flyball.control.step import Action, Controller, Sample
 from flyball.control.wrappers import Saturation
 from flyball.errors import InvalidValue
 
-S1 = Saturation(Pi(kp=-0.0016, ki=0.0060), low=1.0, high=22.0)
+PUBLISHED = Saturation(Pi(kp=-0.0016, ki=0.0060), low=1.0, high=22.0)
 A, B = 0.26, 59.73
 
 
@@ -58,7 +58,7 @@ def kinds(verdicts: list[Verdict]) -> set[str]:
 @pytest.mark.parametrize("sigma", [0.0, 10.0, 40.0, 95.0])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_alarm_on_a_well_tuned_loop_whatever_the_noise(sigma: float, seed: int) -> None:
-    verdicts = watch(Guard(), S1, 8000, sigma=sigma, seed=seed)
+    verdicts = watch(Guard(), PUBLISHED, 8000, sigma=sigma, seed=seed)
     assert kinds(verdicts) == set(), f"seed {seed}, sigma {sigma}: {next(v for v in verdicts if v.notices).reason}"
 
 
@@ -67,7 +67,7 @@ def test_no_alarm_on_noise_that_has_a_memory(memory: float) -> None:
     rng, noise = random.Random(11), [0.0]
     for _ in range(8000):
         noise.append(memory * noise[-1] + rng.gauss(0.0, 60.0 * (1.0 - memory**2) ** 0.5))
-    verdicts = watch(Guard(), S1, 8000, load=lambda k: noise[k], sigma=5.0)
+    verdicts = watch(Guard(), PUBLISHED, 8000, load=lambda k: noise[k], sigma=5.0)
     assert kinds(verdicts) == set()
 
 
@@ -75,7 +75,7 @@ def test_no_alarm_on_goal_steps_and_loads_that_the_loop_can_follow() -> None:
     """The command moves a lot while the measurement stays at the goal: that is a loop doing its work."""
     verdicts = watch(
         Guard(),
-        S1,
+        PUBLISHED,
         6000,
         goal=lambda k: (400.0, 800.0, 300.0)[k // 97 % 3],
         load=lambda k: 150.0 if k // 61 % 2 else -100.0,
@@ -127,7 +127,7 @@ def test_inverted_gain_retreats_to_the_last_good_command() -> None:
 
 
 def test_unreachable_goal_is_reported() -> None:
-    verdicts = watch(named(), S1, 100, goal=lambda _k: 5000.0, y=400.0)
+    verdicts = watch(named(), PUBLISHED, 100, goal=lambda _k: 5000.0, y=400.0)
     assert kinds(verdicts) == {"unreachable"}
     last = verdicts[-1]
     assert last.response == "alert"
@@ -139,7 +139,7 @@ def test_unreachable_goal_is_reported() -> None:
 def test_long_saturation_at_the_goal_is_reported_too() -> None:
     """Within tolerance, but the limit holds the loop: no reserve is left."""
     full = 22.0 * B / (1.0 - A)
-    verdicts = watch(Guard(saturated_after=50), S1, 100, goal=lambda _k: full * 1.02, y=full, command=22.0)
+    verdicts = watch(Guard(saturated_after=50), PUBLISHED, 100, goal=lambda _k: full * 1.02, y=full, command=22.0)
     assert kinds(verdicts) == {"saturated"}
     assert verdicts[-1].response == "alert"
 
@@ -201,15 +201,15 @@ def test_a_swing_that_dies_down_is_no_oscillation() -> None:
 
 
 def test_responses_can_be_chosen() -> None:
-    quiet = watch(Guard(on_unreachable="ignore"), S1, 100, goal=lambda _k: 5000.0)
+    quiet = watch(Guard(on_unreachable="ignore"), PUBLISHED, 100, goal=lambda _k: 5000.0)
     assert kinds(quiet) == set()
-    stern = watch(Guard(on_unreachable="retreat"), S1, 200, goal=lambda k: 400.0 if k < 100 else 5000.0)
+    stern = watch(Guard(on_unreachable="retreat"), PUBLISHED, 200, goal=lambda k: 400.0 if k < 100 else 5000.0)
     assert stern[-1].response == "retreat"
     assert stern[-1].command == pytest.approx(400.0 * (1.0 - A) / B, rel=0.02)
 
 
 def test_without_a_safe_command_a_retreat_is_a_freeze() -> None:
-    verdicts = watch(Guard(on_unreachable="retreat"), S1, 100, goal=lambda _k: 5000.0)
+    verdicts = watch(Guard(on_unreachable="retreat"), PUBLISHED, 100, goal=lambda _k: 5000.0)
     assert verdicts[-1].response == "freeze"
     assert verdicts[-1].command is None
 

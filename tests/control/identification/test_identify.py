@@ -35,25 +35,25 @@ def random_input(seed: int, samples: int, low: int = 1, high: int = 22, hold: in
     return np.repeat(random.integers(low, high + 1, samples // hold + 1), hold)[:samples].astype(float)
 
 
-def s1_recording(seed: int = 3, samples: int = 400) -> tuple[Array, Array]:
+def prefetch_recording(seed: int = 3, samples: int = 400) -> tuple[Array, Array]:
     u = random_input(seed, samples)
     noise = np.random.default_rng(seed + 1).normal(0.0, 60.0, samples)
     return u, respond(first_order(0.26, 59.73), u, noise)
 
 
-# ── S1's closed form, and its misprint ─────────────────────────────────────────────────────────────────────────
+# ── The closed form of the prefetch paper, and its misprint ────────────────────────────────────────
 
 
-def s1_closed_form(u: Array, y: Array, *, s5: float) -> tuple[float, float]:
-    s1, s2, s3 = float(y[:-1] @ y[:-1]), float(u[:-1] @ y[:-1]), float(u[:-1] @ u[:-1])
-    s4 = float(y[:-1] @ y[1:])
-    determinant = s1 * s3 - s2 * s2
-    return (s3 * s4 - s2 * s5) / determinant, (s1 * s5 - s2 * s4) / determinant
+def closed_form(u: Array, y: Array, *, fifth: float) -> tuple[float, float]:
+    yy, uy, uu = float(y[:-1] @ y[:-1]), float(u[:-1] @ y[:-1]), float(u[:-1] @ u[:-1])
+    yy_next = float(y[:-1] @ y[1:])
+    determinant = yy * uu - uy * uy
+    return (uu * yy_next - uy * fifth) / determinant, (yy * fifth - uy * yy_next) / determinant
 
 
-def test_s1_sums_with_the_corrected_fifth_agree_with_least_squares() -> None:
-    u, y = s1_recording()
-    a, b = s1_closed_form(u, y, s5=float(u[:-1] @ y[1:]))
+def test_prefetch_sums_with_the_corrected_fifth_agree_with_least_squares() -> None:
+    u, y = prefetch_recording()
+    a, b = closed_form(u, y, fifth=float(u[:-1] @ y[1:]))
     fit = identify(u, y, align="next", delay=0, offset=False, whole_range=True)
     assert fit.model.a[0] == pytest.approx(a, rel=1e-9)
     assert fit.model.b[0] == pytest.approx(b, rel=1e-9)
@@ -62,9 +62,9 @@ def test_s1_sums_with_the_corrected_fifth_agree_with_least_squares() -> None:
     assert b == pytest.approx(59.73, abs=2.0)
 
 
-def test_s1_sums_as_printed_give_a_wrong_model() -> None:
-    u, y = s1_recording()
-    a, b = s1_closed_form(u, y, s5=float(u[:-1] @ u[1:]))
+def test_prefetch_sums_as_printed_give_a_wrong_model() -> None:
+    u, y = prefetch_recording()
+    a, b = closed_form(u, y, fifth=float(u[:-1] @ u[1:]))
     wrong = evaluate(first_order(a, b), u, y)
     right = identify(u, y, align="next", delay=0, offset=False, whole_range=True)
     assert abs(b - 59.73) > 30.0
@@ -139,7 +139,7 @@ def test_large_means_and_long_ramps_do_not_spoil_the_numerics() -> None:
 
 
 def test_agrees_with_a_plain_least_squares_call() -> None:
-    u, y = s1_recording(seed=11)
+    u, y = prefetch_recording(seed=11)
     fit = identify(u, y, align="next", delay=0, whole_range=True)
     regressors = np.column_stack([y[:-1], u[:-1], np.ones(u.size - 1)])
     theta, rss, _, _ = np.linalg.lstsq(regressors, y[1:], rcond=None)
@@ -200,7 +200,7 @@ def test_a_missing_delay_shows_in_the_residuals() -> None:
 
 
 def test_free_run_equals_simulation() -> None:
-    u, y = s1_recording(seed=16)
+    u, y = prefetch_recording(seed=16)
     fit = identify(u, y, align="next", delay=0, whole_range=True)
     simulated = fit.model.simulate(u[:-1], initial=float(y[0]))
     spread = float(np.square(y[1:] - y[1:].mean()).sum())
@@ -210,11 +210,11 @@ def test_free_run_equals_simulation() -> None:
 
 
 def test_train_and_test() -> None:
-    fit = identify(*s1_recording(seed=17))
-    score = fit.evaluate(*s1_recording(seed=18))
+    fit = identify(*prefetch_recording(seed=17))
+    score = fit.evaluate(*prefetch_recording(seed=18))
     assert score.r2 > 0.9
     assert score.rmse == pytest.approx(60.0, rel=0.2)
-    other = s1_recording(seed=19)
+    other = prefetch_recording(seed=19)
     assert evaluate(first_order(0.26, 20.0), *other).r2 < fit.evaluate(*other).r2
 
 
@@ -276,7 +276,8 @@ def test_a_short_linear_start_of_a_plain_ramp(limit: int) -> None:
 
 def test_a_linear_start_too_short_to_fit_is_said() -> None:
     u = np.arange(1.0, 61.0)
-    # The rows are S1-like (`next`); a ramp does not tell, so `same` is taken and the bend is one input late.
+    # The rows are aligned as in the prefetch paper (`next`); a ramp does not show it, so `same` is used, one input
+    # late.
     fit = identify(u, saturating(u, seed=27, noise=3.0, limit=7.0))
     assert fit.linear_range == (1.0, 60.0)
     assert any("inputs from 1 to 8, where there are too few" in warning for warning in fit.warnings)
@@ -325,7 +326,7 @@ def test_insignificant_and_unstable_fits_are_results() -> None:
     growing = identify(u[:60], respond(first_order(1.05, 1.0), u[:60], np.zeros(60)), align="next", delay=0)
     assert warned(growing, "unstable")
     assert growing.model.a[0] == pytest.approx(1.05)
-    sound = identify(*s1_recording())
+    sound = identify(*prefetch_recording())
     assert sound.warnings == ()
 
 
@@ -358,7 +359,7 @@ def test_data_that_hold_no_answer(u: Any, y: Any, words: str) -> None:
 @pytest.mark.parametrize("options", [{"delay": -1}, {"align": "left"}, {"na": 0}, {"confidence_level": 1.0}])
 def test_wrong_options(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidValue):
-        identify(*s1_recording(), **options)
+        identify(*prefetch_recording(), **options)
 
 
 numbers = st.floats(-1e9, 1e9, width=32) | st.integers(-3, 3).map(float)

@@ -19,7 +19,7 @@ from flyball.control.identification.signals import Limits, prbs
 from flyball.control.models import Array, Arx, first_order
 from flyball.errors import InvalidValue
 
-S1 = first_order(0.26, 59.73, offset=20.0)
+PREFETCH = first_order(0.26, 59.73, offset=20.0)
 
 
 class Plant:
@@ -79,9 +79,9 @@ def test_no_estimate_before_there_is_one() -> None:
     rls = Rls()
     state = rls.initial()
     assert rls.model(state) is None
-    state, _ = learn(rls, state, Plant(S1, 20.0, seed=3), [10.0] * 500)
+    state, _ = learn(rls, state, Plant(PREFETCH, 20.0, seed=3), [10.0] * 500)
     assert rls.model(state) is None  # an actuator at rest teaches nothing
-    state, _ = learn(rls, state, Plant(S1, 20.0, seed=3), probing(60))
+    state, _ = learn(rls, state, Plant(PREFETCH, 20.0, seed=3), probing(60))
     assert rls.model(state) is not None
 
 
@@ -89,7 +89,7 @@ def test_no_estimate_before_there_is_one() -> None:
 def test_survives_a_hundred_thousand_quiet_samples(excitation: float) -> None:
     """With the gate, and (excitation 0) by directional forgetting alone."""
     rls = Rls(excitation=excitation)
-    plant = Plant(S1, 20.0, seed=4)
+    plant = Plant(PREFETCH, 20.0, seed=4)
     state, _ = learn(rls, rls.initial(), plant, probing(600))
     before = rls.model(state)
     quiet, _ = learn(rls, state, plant, [10.0] * 100_000)
@@ -122,7 +122,7 @@ def test_follows_a_slow_drift() -> None:
     errors = {}
     for forgetting in (0.95, 1.0):
         rls = Rls(forgetting=forgetting, false_alarm_samples=1e300)  # by forgetting alone, not by alarms
-        plant = Plant(S1, 10.0, seed=5)
+        plant = Plant(PREFETCH, 10.0, seed=5)
         state, _ = learn(rls, rls.initial(), plant, probing(300))
         signal = probing(1000, seed=6)
         for k in range(1000):
@@ -139,7 +139,7 @@ def test_follows_a_slow_drift() -> None:
 @pytest.mark.parametrize("changed", [first_order(0.26, 120.0, offset=20.0), first_order(0.7, 59.73, offset=20.0)])
 def test_notices_a_sudden_change_and_relearns(changed: Arx, seed: int) -> None:
     rls = Rls()
-    plant = Plant(S1, 20.0, seed)
+    plant = Plant(PREFETCH, 20.0, seed)
     state, _ = learn(rls, rls.initial(), plant, probing(500))
     assert state.drifts == 0
     plant.model = changed
@@ -155,14 +155,14 @@ def test_raises_no_false_alarms() -> None:
     alarms = 0
     for seed in range(10):
         rls = Rls()
-        state, _ = learn(rls, rls.initial(), Plant(S1, 20.0, 100 + seed), probing(4000, seed))
+        state, _ = learn(rls, rls.initial(), Plant(PREFETCH, 20.0, 100 + seed), probing(4000, seed))
         alarms += state.drifts
     assert alarms == 0
 
 
 def closed_loop(rls: Rls, *, samples: int, probe: float, seed: int) -> RlsState:
     """A PI loop at a constant goal: the command answers the noise, plus a probing signal of amplitude `probe`."""
-    plant = Plant(S1, 20.0, seed)
+    plant = Plant(PREFETCH, 20.0, seed)
     fit_model = first_order(0.26, 59.73, offset=20.0)
     cov = np.diag([0.02, 3.0, 30.0]) ** 2
     state = rls.initial(fit_model, cov, 20.0)
@@ -191,13 +191,13 @@ def test_closed_loop_data_are_used_only_when_probing() -> None:
 
 def test_min_movement_closes_the_gate() -> None:
     rls = Rls(min_movement=5.0)
-    state, _ = learn(rls, rls.initial(), Plant(S1, 20.0, seed=11), probing(300))
+    state, _ = learn(rls, rls.initial(), Plant(PREFETCH, 20.0, seed=11), probing(300))
     assert state.updates == 0
     assert rls.model(state) is None
 
 
 def test_starts_from_a_batch_fit() -> None:
-    plant = Plant(S1, 20.0, seed=12)
+    plant = Plant(PREFETCH, 20.0, seed=12)
     rls = Rls()
     u = probing(500)
     _, y = learn(rls, rls.initial(), plant, u)
@@ -249,7 +249,7 @@ def test_state_is_storable() -> None:
 
 def test_huge_numbers_leave_the_estimate_usable() -> None:
     rls = Rls()
-    state, _ = learn(rls, rls.initial(), Plant(S1, 20.0, seed=14), probing(200))
+    state, _ = learn(rls, rls.initial(), Plant(PREFETCH, 20.0, seed=14), probing(200))
     for y in (1e200, -1e308, 1e308):
         state = rls.update(state, y, 1e160)
     assert all(math.isfinite(x) for x in (*state.theta, *state.information))
@@ -270,9 +270,9 @@ def test_wrong_starts() -> None:
     with pytest.raises(InvalidValue, match="delay 0"):
         Rls().initial(first_order(0.5, 1.0, delay=1))
     with pytest.raises(InvalidValue, match="noise_std"):
-        Rls().initial(S1, np.eye(3))
+        Rls().initial(PREFETCH, np.eye(3))
     with pytest.raises(InvalidValue, match="3×3"):
-        Rls().initial(S1, np.eye(2), 1.0)
+        Rls().initial(PREFETCH, np.eye(2), 1.0)
 
 
 def test_a_known_pole_is_kept_and_the_gain_learnt_from_a_loop_at_rest() -> None:

@@ -104,7 +104,7 @@ def test_the_sensitivity_peak_is_the_highest_point_of_a_dense_grid(loop: Loop) -
 
 
 def test_the_crossing_at_minus_one_is_found() -> None:
-    """z − a + b·Kp has its root at −1 for Kp = (1 + a)/b: the upper end of S1's stable range of a P."""
+    """z − a + b·Kp has its root at −1 for Kp = (1 + a)/b, the upper end of the stable range of a P."""
     loop = closed_loop(first_order(0.26, 59.73), Gains(0.005).polynomials())
     assert margins(loop.numerator, loop.denominator).gain == pytest.approx(1.26 / 59.73 / 0.005)
 

@@ -15,9 +15,9 @@ from flyball.control.models import Arx, first_order
 from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 
-S1 = first_order(0.26, 59.73)
-S5 = first_order(0.985, -134.0)
-S5_LATE = first_order(0.985, -134.0, delay=1)
+PREFETCH = first_order(0.26, 59.73)
+FLOW = first_order(0.985, -134.0)
+FLOW_LATE = first_order(0.985, -134.0, delay=1)
 
 
 def simulate(plant: Arx, gains: AnyGains, samples: int, setpoint: float = 1.0) -> list[float]:
@@ -48,16 +48,16 @@ def simulate(plant: Arx, gains: AnyGains, samples: int, setpoint: float = 1.0) -
     return out
 
 
-def test_s1_pi_is_accepted() -> None:
-    found = verify(S1, Gains(-0.0016, 0.0060))
+def test_prefetch_pi_is_accepted() -> None:
+    found = verify(PREFETCH, Gains(-0.0016, 0.0060))
     assert found.verdict == "accepted"
     assert found.method == "proven"
     assert found.poles[0] == pytest.approx(0.5 + 0.33j, abs=0.01)
     assert found.steady_state_error == 0.0
 
 
-def test_s1_pid_has_the_poles_it_was_made_for() -> None:
-    found = verify(S1, Gains(0.0017761, 0.0058096, 0.0018417))
+def test_prefetch_pid_has_the_poles_it_was_made_for() -> None:
+    found = verify(PREFETCH, Gains(0.0017761, 0.0058096, 0.0018417))
     assert sorted(found.poles, key=lambda p: (p.real, p.imag)) == [
         pytest.approx(-0.356, abs=1e-3),
         pytest.approx(0.527 - 0.178j, abs=1e-3),
@@ -68,42 +68,42 @@ def test_s1_pid_has_the_poles_it_was_made_for() -> None:
 @pytest.mark.parametrize(
     ("kp", "stable"), [(-0.01240, False), (-0.01238, True), (0.02108, True), (0.02111, False)]
 )
-def test_s1_p_is_stable_in_the_printed_range(kp: float, stable: bool) -> None:
-    assert (verify(S1, Gains(kp)).verdict != "unstable") == stable
+def test_prefetch_p_is_stable_in_the_printed_range(kp: float, stable: bool) -> None:
+    assert (verify(PREFETCH, Gains(kp)).verdict != "unstable") == stable
 
 
-def test_s1_p_leaves_an_offset() -> None:
+def test_prefetch_p_leaves_an_offset() -> None:
     """Kp = 0.02 settles at 62 % of the goal."""
-    assert verify(S1, Gains(0.02)).steady_state_error == pytest.approx(0.38, abs=0.005)
+    assert verify(PREFETCH, Gains(0.02)).steady_state_error == pytest.approx(0.38, abs=0.005)
 
 
-def test_s5_printed_ki_is_unstable_with_a_pole_at_4() -> None:
-    found = verify(S5, Gains(-0.00614, 0.02168))
+def test_flow_printed_ki_is_unstable_with_a_pole_at_4() -> None:
+    found = verify(FLOW, Gains(-0.00614, 0.02168))
     assert found.verdict == "unstable"
     assert found.radius == pytest.approx(4.03, abs=0.005)
     assert "4.03" in found.reason
     assert found.gain_margin is None
-    nearest = suggest(S5, found.gains)
+    nearest = suggest(FLOW, found.gains)
     assert nearest is not None
-    assert verify(S5, nearest).accepted
+    assert verify(FLOW, nearest).accepted
 
 
-def test_s5_corrected_gains_are_fragile_without_delay_and_unstable_with_one() -> None:
+def test_flow_corrected_gains_are_fragile_without_delay_and_unstable_with_one() -> None:
     gains = Gains(-0.00614, -0.00799)
-    alone = verify(S5, gains)
+    alone = verify(FLOW, gains)
     assert alone.verdict == "fragile"
     assert alone.sensitivity_peak == pytest.approx(3.2, abs=0.05)
     assert "sensitivity peak 3.17 exceeds 2.5" in alone.reason
-    nearest = suggest(S5, gains)
+    nearest = suggest(FLOW, gains)
     assert nearest is not None
-    assert verify(S5, nearest).accepted
-    late = verify(S5_LATE, gains)
+    assert verify(FLOW, nearest).accepted
+    late = verify(FLOW_LATE, gains)
     assert late.verdict == "unstable"
     assert late.radius == pytest.approx(1.515, abs=0.001)
 
 
-def test_s5_best_pi_with_delay_is_accepted() -> None:
-    found = verify(S5_LATE, Gains(-0.00221, -0.000315))
+def test_flow_best_pi_with_delay_is_accepted() -> None:
+    found = verify(FLOW_LATE, Gains(-0.00221, -0.000315))
     assert found.verdict == "accepted"
     assert found.radius == pytest.approx(0.675, abs=0.001)
     assert found.settling == pytest.approx(10.0, abs=0.3)
@@ -187,8 +187,8 @@ def test_a_conditionally_stable_loop_must_bear_half_its_gain() -> None:
 def test_uncertainty_of_the_model_makes_gains_fragile() -> None:
     certain = [[1e-6, 0.0], [0.0, 1e-2]]
     vague = [[0.02, 0.0], [0.0, 3000.0]]  # b may be 60 ± 135: its sign is not known
-    assert verify(S1, Gains(-0.0016, 0.0060), covariance=certain).verdict == "accepted"
-    found = verify(S1, Gains(-0.0016, 0.0060), covariance=vague)
+    assert verify(PREFETCH, Gains(-0.0016, 0.0060), covariance=certain).verdict == "accepted"
+    found = verify(PREFETCH, Gains(-0.0016, 0.0060), covariance=vague)
     assert found.verdict == "fragile"
     assert "confidence region" in found.reason
     assert found.robustness is not None
@@ -201,16 +201,16 @@ def test_gains_on_a_dead_plant_are_not_stable() -> None:
 
 
 def test_the_jury_test_is_on_the_certificate() -> None:
-    assert verify(S1, Gains(-0.0016, 0.0060)).jury.stable
-    assert not verify(S5, Gains(-0.00614, 0.02168)).jury.stable
+    assert verify(PREFETCH, Gains(-0.0016, 0.0060)).jury.stable
+    assert not verify(FLOW, Gains(-0.00614, 0.02168)).jury.stable
 
 
 def test_nearest_gains_exist_for_state_feedback() -> None:
-    found = verify(S5_LATE, StateGains(-0.01, (-0.02,), (0.5,)))
+    found = verify(FLOW_LATE, StateGains(-0.01, (-0.02,), (0.5,)))
     assert found.verdict == "unstable"
-    nearest = suggest(S5_LATE, found.gains)
+    nearest = suggest(FLOW_LATE, found.gains)
     assert isinstance(nearest, StateGains)
-    assert verify(S5_LATE, nearest).accepted
+    assert verify(FLOW_LATE, nearest).accepted
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -222,7 +222,7 @@ def test_gains_must_be_numbers(value: float) -> None:
 
 
 def test_feed_forward_changes_the_response_but_not_stability() -> None:
-    plain, helped = (verify(S1, Gains(0.001, 0.003, feed_forward=f)) for f in (0.0, 1.0 / S1.gain))
+    plain, helped = (verify(PREFETCH, Gains(0.001, 0.003, feed_forward=f)) for f in (0.0, 1.0 / PREFETCH.gain))
     assert plain.poles == helped.poles
     assert plain.sensitivity_peak == helped.sensitivity_peak
     assert helped.overshoot is not None

@@ -29,7 +29,7 @@ from flyball.control.wrappers.dither import DitherState, dither_step
 from flyball.errors import InvalidValue
 from flyball.testing.closed_loop import close_loop
 
-S1 = Pi(kp=-0.0016, ki=0.0060)
+PUBLISHED = Pi(kp=-0.0016, ki=0.0060)
 A, B = 0.26, 59.73
 
 
@@ -74,7 +74,7 @@ def test_a_wrapper_keeps_the_code_of_its_controller(wrapper: Any, code: ReasonCo
 @pytest.mark.parametrize("report", [True, False])
 def test_saturation_prevents_wind_up_whether_or_not_the_actuator_reports(report: bool) -> None:
     goals = [2000.0] * 200 + [400.0] * 40
-    run = close_loop(Saturation(S1, 1.0, 10.0), goals, a=A, b=B, command=1.0, report=report)
+    run = close_loop(Saturation(PUBLISHED, 1.0, 10.0), goals, a=A, b=B, command=1.0, report=report)
     assert run[199].applied == 10.0
     assert run[201].applied < 10.0
     assert run[-1].measurement == pytest.approx(400.0, rel=1e-3)
@@ -82,7 +82,7 @@ def test_saturation_prevents_wind_up_whether_or_not_the_actuator_reports(report:
 
 def test_limits_inside_limits_do_not_wind_up_either() -> None:
     goals = [2000.0] * 200 + [400.0] * 40
-    nested = Slew(Saturation(Slew(S1, rise=1.0), 1.0, 10.0), fall=2.0)
+    nested = Slew(Saturation(Slew(PUBLISHED, rise=1.0), 1.0, 10.0), fall=2.0)
     run = close_loop(nested, goals, a=A, b=B, command=1.0, report=False)
     assert run[199].applied == 10.0
     assert run[201].applied < 10.0
@@ -100,12 +100,12 @@ def test_saturation_has_limits_for_each_actuator() -> None:
 )
 def test_saturation_refuses_limits_that_leave_nothing(low: Any, high: Any) -> None:
     with pytest.raises(InvalidValue, match=r"Saturation\.low"):
-        Saturation(S1, low, high)
+        Saturation(PUBLISHED, low, high)
 
 
 def test_saturation_refuses_limits_of_another_shape() -> None:
     with pytest.raises(InvalidValue, match="must fit the command"):
-        Saturation(S1, (0.0, 0.0), (1.0, 1.0)).initial(3.0)
+        Saturation(PUBLISHED, (0.0, 0.0), (1.0, 1.0)).initial(3.0)
 
 
 def test_slew_follows_the_applied_command() -> None:
@@ -245,7 +245,7 @@ def test_bumpless_does_not_look_like_a_limit_to_the_controller() -> None:
 
 
 def test_bumpless_and_an_integral_get_on_with_each_other() -> None:
-    run = close_loop(Bumpless(S1), [400.0] * 80, a=A, b=B, command=20.0, measurement=1000.0)
+    run = close_loop(Bumpless(PUBLISHED), [400.0] * 80, a=A, b=B, command=20.0, measurement=1000.0)
     assert run[0].applied == 20.0
     assert run[-1].measurement == pytest.approx(400.0, rel=1e-4)
 
@@ -267,11 +267,11 @@ def test_changing_gains_in_a_running_loop_does_not_bump() -> None:
 
 
 def test_wrap_builds_by_name() -> None:
-    assert wrap("slew", S1, rise=2.0) == Slew(S1, rise=2.0)
+    assert wrap("slew", PUBLISHED, rise=2.0) == Slew(PUBLISHED, rise=2.0)
     with pytest.raises(InvalidValue, match="there is no wrapper 'slow'; there are: saturation"):
-        wrap("slow", S1)
+        wrap("slow", PUBLISHED)
     with pytest.raises(InvalidValue, match="wrapper 'ewma' needs keep"):
-        wrap("ewma", S1)
+        wrap("ewma", PUBLISHED)
 
 
 @pytest.mark.parametrize("name", list(WRAPPERS))

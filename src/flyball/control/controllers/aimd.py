@@ -40,7 +40,7 @@ class Aimd:
     >>> u
     [7.0, 8.0, 4.0, 5.0]
 
-    Source: the rule by which TCP shares a link; S4 tunes its batch size in the same spirit.
+    Source: the rule by which TCP shares a link; the publisher paper tunes its batch size in the same spirit.
     """
 
     increase: float = field(default=1.0, metadata={"help": "added to the command at each sample that is well"})

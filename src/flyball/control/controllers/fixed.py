@@ -26,7 +26,7 @@ class Fixed:
     >>> action.command
     10.0
 
-    Source: the static settings that S1 and S4 compare their loops with.
+    Source: the static settings with which the prefetch and publisher papers compare their loops.
     """
 
     value: float | tuple[float, ...] | None = field(

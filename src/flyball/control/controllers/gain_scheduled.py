@@ -60,7 +60,7 @@ class GainScheduled:
     10.1 gains of the region from 0
     10.6 gains of the region from 500 (switched)
 
-    Source: models per workload profile, which S1 names as future work.
+    Source: models per workload profile, future work of the prefetch paper.
     """
 
     regions: tuple[Region, ...] = field(metadata={"help": "regions with their gains, in rising order of `above`"})

@@ -27,8 +27,8 @@ class P:
     Formula: u(k) = bias + Kp·e(k), e = set point − measurement.
 
     At rest y = G·(bias + Kp·(r − y)) with G the plant's steady-state gain, so y = G·(bias + Kp·r) / (1 +
-    G·Kp): only a bias that already is the right command, or an infinite gain, would reach r. S1's plant with
-    Kp = 0.02 and no bias stays at 62 % of its goal:
+    G·Kp): only a bias that already is the right command, or an infinite gain, would reach r. The prefetch paper's
+    plant with Kp = 0.02 and no bias stays at 62 % of its goal:
 
     >>> p, y = P(kp=0.02, bias=0.0), 0.0
     >>> state = p.initial(0.0)

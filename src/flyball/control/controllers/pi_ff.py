@@ -47,7 +47,7 @@ class PiFf:
     12.0 {'ff': 10.0, 'p': 0.0, 'i': 2.0}
     22.0 {'ff': 20.0, 'p': 0.0, 'i': 2.0}
 
-    Source: S1 and S5 for the PI part; Little's law.
+    Source: the prefetch and event-processing papers for the PI part; Little's law.
     """
 
     kp: float = field(metadata={"help": "proportional gain Kp: command per unit of error"})

@@ -51,7 +51,7 @@ class Pid:
     >>> round(y, 3)
     400.0
 
-    Source: S1 (the gains above), without the second Kd·e(k) that its printed law adds.
+    Source: the prefetch paper (the gains above), without the second Kd·e(k) that its printed formula adds.
     """
 
     kp: float = field(metadata={"help": "proportional gain Kp: command per unit of error"})

@@ -40,7 +40,7 @@ class ProportionalRule:
     5.0 within the tolerance of 0.1
     20.0 goal over measurement is inf, taken as 4
 
-    Source: the horizontal pod autoscaler's rule, measured for prefetch by S1's authors.
+    Source: the horizontal pod autoscaler's rule, measured for prefetch by the prefetch paper's authors.
     """
 
     tolerance: float = field(

@@ -74,7 +74,7 @@ class SelfTuning:
     >>> state.swaps > 0, round(0.26 - 59.73 * state.kp, 2), state.verdict  # the poles' product: radius² = 0.37
     (True, 0.37, 'accepted: stable with gain margin ..., phase margin ... and sensitivity peak ...')
 
-    Source: adaptive control, which S1 and S5 name as future work.
+    Source: adaptive control, future work of the prefetch and event-processing papers.
     """
 
     kp: float = field(metadata={"help": "proportional gain at the start: choose a cautious one"})

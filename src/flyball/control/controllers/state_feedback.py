@@ -39,7 +39,8 @@ class StateFeedback:
     those that were *applied*; the integral leaves no steady error and is back-calculated like that of PI. A
     missing sample holds the command, and the history goes on.
 
-    S5's flow control with its one-interval delay, poles at 0.449, 0.449 and 0 (the best PI has radius 0.675):
+    Flow control of the event-processing paper with its one-interval delay, poles at 0.449, 0.449 and 0 (the best
+    PI has radius 0.675):
 
     >>> loop = StateFeedback(ki=-0.0022657, ky=(-0.0079903,), ku=(1.087,))
     >>> state, y, under_way = loop.initial(0.0), 0.0, 0.0

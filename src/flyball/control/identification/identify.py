@@ -1,7 +1,7 @@
 """Recorded data → model, with the evidence for it.
 
-`identify` fits y(k+1) = a·y(k) + b·u(k−D) + c (or more terms of each) by least squares as S1 does, and finds out
-what a recording does not say by itself:
+`identify` fits y(k+1) = a·y(k) + b·u(k−D) + c (or more terms of each) by least squares as the prefetch paper does,
+and finds out what a recording does not say by itself:
 
 alignment  `same`: a row's output was measured under that row's input; `next`: under the previous row's (S1's
            indexing). A row of the model needs u(k−D) beside y(k+1), so in rows the input lags the output by

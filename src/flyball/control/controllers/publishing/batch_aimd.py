@@ -1,4 +1,4 @@
-"""S4: the published rule for a publisher's batch size and polling interval."""
+"""Batch AIMD: the publisher paper's rule for batch size and polling interval."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flyball.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True)
 class BatchAimdState:
-    """`load` is λ_est and `capacity` η_est, both in messages a second; None: nothing seen yet."""
+    """`load` is λ_est and `capacity` η_est, both in messages a second; None: no estimate yet."""
 
     batch: float
     poll_s: float
@@ -28,9 +28,9 @@ class BatchAimdState:
 
 @dataclass(frozen=True, slots=True)
 class BatchAimd:
-    """The published publisher rule: N by additive increase and halving, T_poll from the time a hand-over takes.
+    """The published publisher rule: N by additive increase and halving, T_poll from the duration of a hand-over.
 
-    Law, with the names of the paper:
+    Formulas, with the names of the paper:
 
     * λ_est = α·λ_est + (1−α)·λ_s at every poll, λ_s the arrivals since the last poll over the time;
     * T_poll = clamp(β·T_mpt, T_poll_min, T_poll_max), T_mpt the time to read and hand over a batch;
@@ -42,7 +42,7 @@ class BatchAimd:
     (`ceiling="little"`). The paper leaves open what λ_est drives, so here it is shown and drives nothing: a
     ceiling of λ_est·T would keep a publisher from working off a backlog once arrivals cease.
 
-    `workers` is S4's pool: each holds one message until the broker's confirm, so it is the window.
+    `workers` is the paper's pool: each has one message until the broker's confirm, so it is the window.
 
     >>> controller = BatchAimd()
     >>> state = controller.initial((4.0, 4.0, 0.05, 100.0))
@@ -51,15 +51,15 @@ class BatchAimd:
     >>> action.command, action.reason
     ((2.0, 2.0, 0.05, 64.0), 'fewer than N messages at the poll: N halved')
 
-    Source: S4, the auto-tuned publisher (its equations 1 and 2, its figure 7 and its table I).
+    Source: the publisher paper (equations 1 and 2, figure 7, table I), see docs/references.md.
     """
 
-    alpha: float = field(default=0.5, metadata={"help": "part of the old load estimate that is kept"})
-    gamma: float = field(default=0.75, metadata={"help": "part of the old capacity estimate that is kept"})
+    alpha: float = field(default=0.5, metadata={"help": "weight of the old load estimate, 0 to 1"})
+    gamma: float = field(default=0.75, metadata={"help": "weight of the old capacity estimate, 0 to 1"})
     beta: float = field(default=1.2, metadata={"help": "T_poll over T_mpt"})
     poll_min_s: float = field(default=0.05, metadata={"help": "shortest polling interval"})
     poll_max_s: float = field(default=0.2, metadata={"help": "longest polling interval, and longest wait T"})
-    workers: int = field(default=64, metadata={"help": "messages that may be on the way at once"})
+    workers: int = field(default=64, metadata={"help": "most messages in flight"})
     ceiling: Literal["little", "printed"] = field(
         default="little", metadata={"help": "N_max: η·T, or η as the paper prints it"}
     )

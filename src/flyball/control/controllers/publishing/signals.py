@@ -23,13 +23,13 @@ class Measured(NamedTuple):
     short_poll: float = 0.0
     """1: a poll found fewer messages than wanted and sent nothing."""
     handed_s: float = -1.0
-    """How long a batch took from being due until its last message was handed over (S4: T_mpt)."""
+    """How long a batch took from being due until its last message was handed over (the paper's T_mpt)."""
     transfer_s: float = -1.0
-    """How long a batch was on the way, from hand-over to the broker's confirm (S4: s_i)."""
+    """How long a batch was on the way, from hand-over to the broker's confirm (the paper's s_i)."""
     confirmed: float = 0.0
     """Messages of that batch."""
     in_flight: float = 0.0
-    """Messages on the way when it was confirmed, itself included (S4: n_i)."""
+    """Messages on the way when it was confirmed, itself included (the paper's n_i)."""
     limited: float = 0.0
     """1: the window held messages back while it was on the way, so the delivery rate is the broker's doing."""
     unavailable: float = 0.0
@@ -40,8 +40,8 @@ class Batching(NamedTuple):
     """The command: when a batch leaves, and how much may be on the way.
 
     A batch leaves when the poll is due and `least` messages wait (or the longest wait is over); it is at most
-    `most` messages. S4's N is both. `poll_s` 0: no polling, every arrival is looked at. `window` bounds the
-    messages on the way, which is S4's number of workers.
+    `most` messages. The publisher paper's N is both. `poll_s` 0: no polling, every arrival is looked at. `window`
+    bounds the messages on the way, which is that paper's number of workers.
     """
 
     least: float

@@ -27,7 +27,7 @@ class Static:
     >>> static.initial((1.0, 1.0, 0.0, 100.0)).command
     (10.0, 10.0, 0.05, 1000.0)
 
-    Source: S4's publisher "with auto-tuning off".
+    Source: the publisher paper, "with auto-tuning off".
     """
 
     batch: int | None = field(default=None, metadata={"help": "N, messages a batch; left out: as at the start"})
