@@ -73,7 +73,7 @@ async def waiting(url: str, name: str) -> int:
         ),
         ({"queue": "q", "controller": "pi"}, "need a goal"),
         ({"queue": "q", "concurrency": 0}, "concurrency is a number of handlers from 1, got 0"),
-        ({"queue": "q", "retries": -1}, "retries is a whole number from 0, got -1"),
+        ({"queue": "q", "retries": -1}, "retries must be an integer >= 0, got -1"),
         ({"queue": "q", "handler": "print"}, "a handler is a function of one message, got 'print'"),
     ],
 )

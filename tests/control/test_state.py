@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -84,3 +84,17 @@ def test_wrapper_state_needs_an_example() -> None:
     state = controller.initial(3.0)
     with pytest.raises(InvalidValue, match="cannot tell"):
         from_plain(type(state), to_plain(state))
+
+
+@dataclass(frozen=True)
+class Renamed:
+    samples: int
+    held_window: float | None = field(default=None, metadata={"stored_as": "held"})
+
+
+def test_a_renamed_field_reads_what_was_stored_under_its_old_name() -> None:
+    stored = {"samples": 3, "held": 6.5}
+    assert to_plain(Renamed(3, 6.5)) == stored
+    assert from_plain(Renamed, stored) == Renamed(3, 6.5)
+    with pytest.raises(InvalidValue, match="it has samples, held_window, expected samples, held"):
+        from_plain(Renamed, {"samples": 3, "held_window": 6.5})

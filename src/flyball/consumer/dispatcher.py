@@ -21,7 +21,7 @@ from flyball.consumer.finished_store import Finished
 from flyball.consumer.handler import Handler, is_async, pending
 from flyball.consumer.handler_threads import Workers
 from flyball.consumer.metrics import Sensing
-from flyball.consumer.policy import RetryPolicy, after_failure
+from flyball.consumer.policy.retry import RetryPolicy, decide_after_failure
 
 log = logging.getLogger("flyball.consumer")
 
@@ -154,11 +154,11 @@ class Handling:
             if delays is None:
                 policy = self._retry
                 delays = delays_s(policy.retries, first_s=policy.first_s, longest_s=policy.longest_s)
-            verdict = after_failure(self._retry, failures, _said(error), next(delays, 0.0))
-            if verdict.fate == "dead-letter":
-                return await self._dead_letter(delivery, verdict.reason)
+            decision = decide_after_failure(self._retry, failures, _said(error), next(delays, 0.0))
+            if decision.action == "dead-letter":
+                return await self._dead_letter(delivery, decision.reason)
             self.retried += 1
-            if await self._stops_within(verdict.delay_s) and self._receiver.may_return(delivery):
+            if await self._stops_within(decision.delay_s) and self._receiver.may_return(delivery):
                 await self._give_back(delivery)
                 return False
 

@@ -5,6 +5,9 @@ into dictionaries and lists that JSON can carry; `from_plain` turns them back in
 survive exactly: JSON prints the shortest digits that read back as the same double, and what JSON cannot print
 (NaN, infinities) is kept as a word.
 
+A field is stored under its name, or under `stored_as` of its metadata: a field that got another name still reads
+what was stored under the old one.
+
 The stored form names no classes, so reading one can never run foreign code: the types come from whoever
 restores it.
 """
@@ -41,7 +44,7 @@ def to_plain(state: Any) -> Any:
     if isinstance(state, tuple):
         return [to_plain(item) for item in state]
     if dataclasses.is_dataclass(state) and not isinstance(state, type):
-        return {f.name: to_plain(getattr(state, f.name)) for f in dataclasses.fields(state)}
+        return {_key(f): to_plain(getattr(state, f.name)) for f in dataclasses.fields(state)}
     raise InvalidValue(
         f"a state holds numbers, strings, None, tuples and frozen dataclasses of them, got {type(state).__name__}"
     )
@@ -84,18 +87,23 @@ def _restore(hint: Any, data: Any, example: Any) -> Any:
 
 def _restore_dataclass(cls: Any, data: dict[str, Any], example: Any) -> Any:
     hints = _hints(cls)
-    if set(data) != set(hints):
+    keys = {_key(f): f.name for f in dataclasses.fields(cls)}
+    if set(data) != set(keys):
         raise InvalidValue(
-            f"the stored state does not fit {cls.__name__}: it has {', '.join(data)}, expected {', '.join(hints)}"
+            f"the stored state does not fit {cls.__name__}: it has {', '.join(data)}, expected {', '.join(keys)}"
         )
     same = example if isinstance(example, cls) else None
-    return cls(**{name: _restore(hint, data[name], getattr(same, name, None)) for name, hint in hints.items()})
+    return cls(**{name: _restore(hints[name], data[key], getattr(same, name, None)) for key, name in keys.items()})
 
 
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
-    resolved = typing.get_type_hints(cls)
-    return {f.name: resolved[f.name] for f in dataclasses.fields(cls)}
+    return typing.get_type_hints(cls)
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    key: str = field.metadata.get("stored_as", field.name)
+    return key
 
 
 def _dataclass_in(hint: Any, data: dict[str, Any], example: Any) -> type[Any]:
@@ -105,7 +113,7 @@ def _dataclass_in(hint: Any, data: dict[str, Any], example: Any) -> type[Any]:
         return type(example)
     if not meant:
         raise InvalidValue(f"cannot tell which state {hint} stands for: restore like controller.initial(command)")
-    return next((cls for cls in meant if {f.name for f in dataclasses.fields(cls)} == set(data)), meant[0])
+    return next((cls for cls in meant if {_key(f) for f in dataclasses.fields(cls)} == set(data)), meant[0])
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

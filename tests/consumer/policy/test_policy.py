@@ -23,14 +23,13 @@ from flyball.consumer.policy import (
     Latency,
     Little,
     Rate,
-    RetryPolicy,
     Seen,
-    after_failure,
     aim,
     guard_for,
     parse_goal,
     regulator,
 )
+from flyball.consumer.policy.retry import RetryPolicy, decide_after_failure
 from flyball.control.record import LoopRecord
 from flyball.control.step import ReasonCode
 from flyball.errors import InvalidValue
@@ -194,8 +193,10 @@ def test_goals_that_are_none(text: str) -> None:
 
 
 @given(st.integers(0, 20), st.integers(1, 40), st.floats(0.0, 30.0))
-def test_retries_are_bounded_in_number_and_wait_as_long_as_they_are_told(
+def test_retries_are_bounded_in_number_and_wait_for_the_given_delay(
     retries: int, failures: int, delay_s: float
 ) -> None:
-    verdict = after_failure(RetryPolicy(retries), failures, "ValueError: x", delay_s)
-    assert (verdict.fate, verdict.delay_s) == (("retry", delay_s) if failures <= retries else ("dead-letter", 0.0))
+    decision = decide_after_failure(RetryPolicy(retries), failures, "ValueError: x", delay_s)
+    assert (decision.action, decision.delay_s) == (
+        ("retry", delay_s) if failures <= retries else ("dead-letter", 0.0)
+    )

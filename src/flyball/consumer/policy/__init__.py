@@ -50,8 +50,8 @@ from flyball.consumer.policy.goals import (
 )
 from flyball.consumer.policy.knee import Knee
 from flyball.consumer.policy.little import Little, default_trim
-from flyball.consumer.policy.retry import RetryPolicy, Verdict, after_failure
-from flyball.consumer.policy.starvation import Fed
+from flyball.consumer.policy.retry import RetryPolicy
+from flyball.consumer.policy.starvation import HoldWhenStarved
 from flyball.control.controllers import catalogue
 from flyball.control.guard.guard import Guard
 from flyball.control.step import Controller
@@ -68,7 +68,6 @@ __all__ = [
     "ConsumerDisturbances",
     "DitherState",
     "DrainBy",
-    "Fed",
     "Goal",
     "Knee",
     "Latency",
@@ -79,8 +78,6 @@ __all__ = [
     "RetryPolicy",
     "Seen",
     "Target",
-    "Verdict",
-    "after_failure",
     "aim",
     "default_trim",
     "disturbances_of",
@@ -110,7 +107,7 @@ def regulator(goal: Goal, wanted: Regulator = None) -> Controller[Any]:
     >>> type(regulator(Rate(400.0))).__name__, type(regulator(Capacity())).__name__
     ('Little', 'Knee')
     >>> regulator(Rate(400.0), {"name": "pi", "kp": -0.0016, "ki": 0.006})
-    Fed(inner=Pi(kp=-0.0016, ki=0.006))
+    HoldWhenStarved(inner=Pi(kp=-0.0016, ki=0.006))
     >>> regulator(Capacity(), "pi")
     Traceback (most recent call last):
         ...
@@ -123,15 +120,15 @@ def regulator(goal: Goal, wanted: Regulator = None) -> Controller[Any]:
     if wanted is None:
         return Little()
     if isinstance(wanted, str):
-        return Little() if wanted == "little" else Fed(catalogue.make(wanted))
+        return Little() if wanted == "little" else HoldWhenStarved(catalogue.make(wanted))
     if isinstance(wanted, Mapping):
         config = {key: value for key, value in wanted.items() if key != "name"}
         name = wanted.get("name")
         if not isinstance(name, str):
             raise InvalidValue(f"a controller's config has a name, such as 'pi' or 'little', got {dict(wanted)!r}")
-        return _little(config) if name == "little" else Fed(catalogue.make(name, **config))
+        return _little(config) if name == "little" else HoldWhenStarved(catalogue.make(name, **config))
     if isinstance(wanted, Controller):
-        return wanted if isinstance(wanted, Little | Knee | Fed) else Fed(wanted)
+        return wanted if isinstance(wanted, Little | Knee | HoldWhenStarved) else HoldWhenStarved(wanted)
     raise InvalidValue(f"a controller is a name, a config with a name, or an object, got {wanted!r}")
 
 

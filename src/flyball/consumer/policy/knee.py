@@ -1,7 +1,7 @@
-"""The regulator for capacity and latency: as many in flight as the handlers can take, and no more.
+"""The controller for capacity and latency: as many in flight as the handlers can take, and no more.
 
 Up to the handlers' capacity C the rate grows with the window, rate = window / R₀, with R₀ the residence time of a
-message that waits for nobody. Beyond it the rate stays at C and only the residence time grows. The knee is at
+message that waits for no other. Beyond it the rate stays at C and only the residence time grows. The knee is at
 C · R₀, and
 
     window(k+1) = rate(k) · R₀ · (1 + headroom) + 1
@@ -11,10 +11,10 @@ knee, whatever the window. R₀ is the shortest residence time seen. Handlers th
 it too short and the window would shrink; but where the window has shrunk and the residence time has not, messages
 were not waiting for each other: that residence time is the new R₀.
 
-While no message waits for another (the residence time is near R₀) the knee is somewhere above, and the queue says
-how far it is worth going: to what publishers send and what waits, (publish rate + depth / sample) · R₀, up to four
-times the window a sample. Where the knee was felt half a minute ago or less, the way is felt for as before. A peak
-of the publishers is so met by feed-forward, not by feeling the way.
+While no message waits for another (the residence time is near R₀) the knee is somewhere above, and the queue tells
+how far the window may go: to what publishers send and what waits, (publish rate + depth / sample) · R₀, up to four
+times the window a sample. So feed-forward meets a peak of the publishers. For half a minute after messages waited
+for each other, the knee is known to be near, and the window approaches it as above, without feed-forward.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 
 _SHRUNK = 0.8  # a window below this part of the one before has shrunk
 _FALLEN = 0.9  # a residence time above this part of the one before has not fallen with it
-_STEADY = 0.9  # part of the allowed latency at which handling is cut back
-_ALONE = 1.1  # residence time, as a multiple of the shortest, up to which messages do not wait for each other
-_LEAP = 4.0  # most growth of the window in a sample while they do not
-_FELT = 30  # samples for which the knee is remembered
+_LATENCY_MARGIN = 0.9  # part of the allowed latency from which the window shrinks
+_NO_QUEUEING = (
+    1.1  # residence time, as a multiple of the shortest, up to which messages do not wait for each other
+)
+_MOST_GROWTH = 4.0  # most growth of the window in a sample while they do not
+_KNEE_MEMORY = 30  # samples for which the knee counts as near
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class KneeState:
     base_s: float | None = None
     window: float | None = None
     residence_s: float | None = None
-    felt: int = 0
-    """For how many samples yet the knee is known to be near: messages waited for each other."""
+    knee_samples: int = field(default=0, metadata={"stored_as": "felt"})
+    """For how many more samples the knee counts as near, since messages waited for each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,14 @@ class Knee:
     """As many in flight as the handlers can take: for the goals capacity and latency.
 
     >>> from flyball.consumer.policy.goals import ConsumerDisturbances
-    >>> regulator, state, window, seen = Knee(), Knee().initial(1.0), 1.0, []
+    >>> controller, state, window = Knee(), Knee().initial(1.0), 1.0
     >>> for k in range(30):  # handlers that take 10 ms, eight at a time: 800/s, the knee is a window of 8
     ...     rate = min(window / 0.01, 800.0)
     ...     residence_s = window / rate
     ...     measured = ConsumerDisturbances(
     ...         residence_s=residence_s, used=1.0, rate_per_s=rate, handling_p95_s=residence_s
     ...     )
-    ...     state, action = regulator.step(state, Sample(k, 1.0, rate, rate, window, measured))
+    ...     state, action = controller.step(state, Sample(k, 1.0, rate, rate, window, measured))
     ...     window = action.command
     >>> round(rate), round(window, 1)
     (800, 11.0)
@@ -97,24 +99,24 @@ class Knee:
             and residence > _FALLEN * state.residence_s
         ):
             base = residence
-        felt = _FELT if residence > _ALONE * base else max(0, state.felt - 1)
-        after = replace(state, base_s=base, window=in_force, residence_s=residence, felt=felt)
+        knee_samples = _KNEE_MEMORY if residence > _NO_QUEUEING * base else max(0, state.knee_samples - 1)
+        after = replace(state, base_s=base, window=in_force, residence_s=residence, knee_samples=knee_samples)
         wanted = rate * base * (1.0 + self.headroom) + 1.0
         parts, saturated = {"knee": rate * base, "spare": wanted - rate * base}, 0
         code, reason = ReasonCode.UNSPECIFIED, ""
         growth = 2.0
-        if disturbances.depth is not None and not felt:
-            asked = (disturbances.publish_per_s or rate) + disturbances.depth / max(sample.dt, 1e-3)
-            ahead = asked * base * (1.0 + self.headroom) + 1.0
+        if disturbances.depth is not None and not knee_samples:
+            demand = (disturbances.publish_per_s or rate) + disturbances.depth / max(sample.dt, 1e-3)
+            ahead = demand * base * (1.0 + self.headroom) + 1.0
             if ahead > wanted:
-                wanted, growth = ahead, _LEAP
-                parts["ff"] = (asked - rate) * base
+                wanted, growth = ahead, _MOST_GROWTH
+                parts["ff"] = (demand - rate) * base
         if not disturbances.is_full:
             wanted = max(in_force, wanted)
             code, reason = ReasonCode.STARVED, "the queue had no more than this"
         handling = disturbances.handling_p95_s
-        if self.p95_s is not None and handling is not None and handling > _STEADY * self.p95_s:
-            wanted = min(wanted, in_force * clamp(_STEADY * self.p95_s / handling, 0.5, 1.0))
+        if self.p95_s is not None and handling is not None and handling > _LATENCY_MARGIN * self.p95_s:
+            wanted = min(wanted, in_force * clamp(_LATENCY_MARGIN * self.p95_s / handling, 0.5, 1.0))
             saturated = -1 if base > self.p95_s else 0
             code = ReasonCode.UNREACHABLE if saturated else ReasonCode.LATENCY_LIMITED
             reason = f"handling takes {handling:.3g} s for 95 % of messages, of the {self.p95_s:.3g} s allowed" + (

@@ -1,4 +1,4 @@
-"""The default regulator of a rate: Little's law decides, feedback trims.
+"""The default controller of a rate: feed-forward by Little's law, and a trim by feedback.
 
 In a window that is always full, window = rate × residence time. The residence time is *measured per message*, so
 the window that a rate needs is known without having been tried:
@@ -6,14 +6,14 @@ the window that a rate needs is known without having been tried:
     window(k) = goal(k) · R(k) · m(k)
 
 R(k)  residence time: a smoothed mean; where two samples in a row are off it by more than `jump` and agree with
-      each other, they are believed at once, so that a handler that has become twice as slow is met within two
-      or three samples and a moment of stalling, or noise, is not.
+      each other, the estimate takes them over at once. So a handler that has become twice as slow is met
+      within two or three samples, and a moment of stalling, or noise, is ignored.
 m(k)  the trim, near 1: what Little's law misses (gaps between messages, rounding). Any controller of the catalogue
-      whose knob is m and whose measurement is rate/goal; the plant it sees is y(k+1) = m(k), whatever the gain of
-      the real one, for R(k) carries that gain. So one certificate holds for every plant: see `default_trim`.
+      whose command is m and whose measurement is rate/goal; the plant it sees is y(k+1) = m(k), whatever the gain
+      of the real one, for R(k) carries that gain. So one certificate holds for every plant: see `default_trim`.
 
-A window that differs from the one in force by less than `rest` is not set: jitter of R(k) and m(k) would only wear
-the knob. What is really off goes on adding up in m(k), so it is worth a move after a while.
+A window that differs from the one in force by less than `rest` is not set: it would only follow the
+jitter of R(k) and m(k). A lasting error goes on adding up in m(k), so it leads to a move after a while.
 
 The trim learns only from samples that say something about it: not while messages are lacking (the window was not
 full; unless the rate is above the goal all the same), not within three samples of a new goal or a jump of R, whose
@@ -26,9 +26,9 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flyball.consumer.policy import reachability as reach
+from flyball.consumer.policy import reachability
 from flyball.consumer.policy.goals import ConsumerDisturbances, disturbances_of
-from flyball.consumer.policy.reachability import Reach
+from flyball.consumer.policy.reachability import Reachability
 from flyball.control.controllers.common import (
     HOLD_NOT_FINITE,
     applied_or,
@@ -44,8 +44,8 @@ from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, 
 from flyball.control.wrappers.common import check_inner
 
 _UNSETTLED = 3  # samples after a change from which the trim learns nothing
-_MOST_ERROR = 0.25  # a relative error beyond it is no matter for the trim
-_MOST_JUMP = 2.0  # factor by which the residence time is believed to have changed within a sample
+_MOST_ERROR = 0.25  # relative error up to which the trim corrects it
+_MOST_JUMP = 2.0  # most change of the residence time that one sample may show, as a factor
 _TRIM = (0.4, 2.5)
 
 
@@ -68,16 +68,16 @@ def default_trim() -> Pi:
 
 @dataclass(frozen=True, slots=True)
 class LittleState:
-    """`doubted_s`: the last residence time, if it was far off the mean; `calm`: samples since a change."""
+    """`outlier_s`: the last residence time, if it was far off the mean."""
 
     command: float
     trim: Any
     factor: float = 1.0
     residence_s: float | None = None
-    doubted_s: float | None = None
+    outlier_s: float | None = field(default=None, metadata={"stored_as": "doubted_s"})
     setpoint: float | None = None
-    calm: int = 0
-    reach: Reach = field(default_factory=Reach)
+    samples_since_change: int = field(default=0, metadata={"stored_as": "calm"})
+    reachability: Reachability = field(default_factory=Reachability, metadata={"stored_as": "reach"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class Little:
     Needs the residence time and the used share of the window (`ConsumerDisturbances`); a `Consumer` and its twin
     supply both. It goes to a new goal at once.
 
-    >>> regulator = Little()
-    >>> state = regulator.initial(1.0)
-    >>> seen = ConsumerDisturbances(residence_s=0.017, used=1.0)  # 17 ms a message, the window was full
-    >>> state, action = regulator.step(state, Sample(1.0, 1.0, 400.0, 58.8, 1.0, seen))
+    >>> controller = Little()
+    >>> state = controller.initial(1.0)
+    >>> measured = ConsumerDisturbances(residence_s=0.017, used=1.0)  # 17 ms a message, the window was full
+    >>> state, action = controller.step(state, Sample(1.0, 1.0, 400.0, 58.8, 1.0, measured))
     >>> round(action.command, 2), action.parts
     (6.8, {'ff': 6.8..., 'trim': 0.0})
-    >>> state, action = regulator.step(state, Sample(2.0, 1.0, 800.0, 400.0, action.command, seen))
+    >>> state, action = controller.step(state, Sample(2.0, 1.0, 800.0, 400.0, action.command, measured))
     >>> round(action.command, 2)
     13.6
     """
@@ -122,7 +122,7 @@ class Little:
     def step(self, state: LittleState, sample: Sample) -> tuple[LittleState, Action]:
         disturbances = disturbances_of(sample)
         full = disturbances.is_full
-        state, jumped = self._residence(state, self._fresh(state, sample, disturbances))
+        state, jumped = self._update_residence(state, self._new_residence(state, sample, disturbances))
         if scalar_error(sample) is None or sample.measurement is None:
             return state, hold_unusable(sample)
         if state.residence_s is None:
@@ -136,59 +136,67 @@ class Little:
             )
         in_force = applied_or(sample, state.command)
         changed = jumped or goal != state.setpoint
-        calm = 0 if changed else state.calm + 1
+        samples_since_change = 0 if changed else state.samples_since_change + 1
         trim, factor, action = state.trim, state.factor, None
-        if calm >= _UNSETTLED and (full or rate > goal):
+        if samples_since_change >= _UNSETTLED and (full or rate > goal):
             ratio = clamp(rate / goal, 1.0 - _MOST_ERROR, 1.0 + _MOST_ERROR)
             trim, action = self.inner.step(
                 trim, Sample(sample.time, sample.dt, 1.0, ratio, factor, sample.disturbances)
             )
             if action.command is not None:
                 factor = clamp(as_scalar(action.command), *_TRIM)
-        # what is handed over rises with the window, what is finished may not
+        # the rate handed over rises with the window, the rate finished may not
         finished = rate if disturbances.done_per_s is None else min(rate, disturbances.done_per_s)
-        seen = reach.watch(state.reach, goal, finished, in_force, state.residence_s, full)
-        by_law = goal * state.residence_s
-        command = by_law * factor
+        reach = reachability.update(state.reachability, goal, finished, in_force, state.residence_s, full)
+        feed_forward = goal * state.residence_s
+        command = feed_forward * factor
         if not math.isfinite(command):
             return state, HOLD_NOT_FINITE
         if not changed and abs(command - state.command) < self.rest * state.command:
             command = state.command
-        parts, saturated = {"ff": by_law, "trim": by_law * (factor - 1.0)}, 0
+        parts, saturated = {"ff": feed_forward, "trim": feed_forward * (factor - 1.0)}, 0
         code, reason = ReasonCode.UNSPECIFIED, ""
-        if seen.limit is not None and seen.limit < command:
-            command, saturated = seen.limit, int(seen.held is not None)
-            code, reason = reach.explain(seen, goal)
+        if reach.limit is not None and reach.limit < command:
+            command, saturated = reach.limit, int(reach.held_window is not None)
+            code, reason = reachability.explain(reach, goal)
         elif not full:
             code = ReasonCode.STARVED
             reason = f"the queue had no more: the window was full for {disturbances.used or 0.0:.0%} of the time"
-        after = replace(state, command=command, trim=trim, factor=factor, setpoint=goal, calm=calm, reach=seen)
+        after = replace(
+            state,
+            command=command,
+            trim=trim,
+            factor=factor,
+            setpoint=goal,
+            samples_since_change=samples_since_change,
+            reachability=reach,
+        )
         return after, Action(command, parts, saturated, reason, code)
 
     @staticmethod
-    def _fresh(state: LittleState, sample: Sample, disturbances: ConsumerDisturbances) -> float | None:
-        """The residence time that was measured. The very first is checked against Little's law itself: while
+    def _new_residence(state: LittleState, sample: Sample, disturbances: ConsumerDisturbances) -> float | None:
+        """The measured residence time. The very first is checked against Little's law itself: while
         connections warm up single messages take long, and window / rate cannot be less than what they take."""
-        fresh_s, rate = disturbances.residence_s, sample.measurement
+        new_s, rate = disturbances.residence_s, sample.measurement
         if (
-            fresh_s is None
+            new_s is None
             or state.residence_s is not None
             or not disturbances.is_full
             or not isinstance(rate, float)
             or rate <= 0
         ):
-            return fresh_s
-        return min(fresh_s, applied_or(sample, state.command) / rate)
+            return new_s
+        return min(new_s, applied_or(sample, state.command) / rate)
 
-    def _residence(self, state: LittleState, fresh_s: float | None) -> tuple[LittleState, bool]:
-        """The state with the new residence time taken in, and whether it jumped."""
-        known = state.residence_s
-        if fresh_s is None or fresh_s <= 0.0:
+    def _update_residence(self, state: LittleState, new_s: float | None) -> tuple[LittleState, bool]:
+        """Return the state with the new residence time, and whether that jumped."""
+        mean_s = state.residence_s
+        if new_s is None or new_s <= 0.0:
             return state, False
-        if known is None:
-            return replace(state, residence_s=fresh_s), False
-        far = abs(fresh_s - known) > self.jump * known
-        if far and state.doubted_s is not None and abs(fresh_s - state.doubted_s) <= self.jump * fresh_s:
-            return replace(state, residence_s=fresh_s, doubted_s=None), True
-        within = clamp(fresh_s, known / _MOST_JUMP, known * _MOST_JUMP)
-        return replace(state, residence_s=ewma(known, within, self.keep), doubted_s=fresh_s if far else None), far
+        if mean_s is None:
+            return replace(state, residence_s=new_s), False
+        far = abs(new_s - mean_s) > self.jump * mean_s
+        if far and state.outlier_s is not None and abs(new_s - state.outlier_s) <= self.jump * new_s:
+            return replace(state, residence_s=new_s, outlier_s=None), True
+        within = clamp(new_s, mean_s / _MOST_JUMP, mean_s * _MOST_JUMP)
+        return replace(state, residence_s=ewma(mean_s, within, self.keep), outlier_s=new_s if far else None), far

@@ -1,8 +1,8 @@
-"""Holds any controller while the queue has no more messages: such samples say nothing about the window.
+"""Hold any controller while the queue has no more messages: such samples say nothing about the window.
 
 A rate below the goal because publishers send less is no reason to open the window: a controller with an integral
-would open it to its limit, and flood the handlers when messages come again. The guard sees a knob that rests and
-does not blame the gain.
+would open it to its limit, and flood the handlers when messages come again. The guard sees that the window does
+not move, and does not conclude that its gain is lost.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from flyball.control.wrappers.common import check_inner
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
-    """The inner controller, at rest while the window is not full and the rate is short of the goal.
+class HoldWhenStarved:
+    """The inner controller, held while the window is not full and the rate is below the goal.
 
     >>> from flyball.control.controllers.pi import Pi
-    >>> fed = Fed(Pi(kp=0.0, ki=0.006))
+    >>> controller = HoldWhenStarved(Pi(kp=0.0, ki=0.006))
     >>> from flyball.consumer.policy.goals import ConsumerDisturbances
     >>> starved = Sample(1.0, 1.0, 400.0, 120.0, 6.0, ConsumerDisturbances(used=0.1, publish_per_s=120.0))
-    >>> action = fed.step(fed.initial(6.0), starved)[1]
+    >>> action = controller.step(controller.initial(6.0), starved)[1]
     >>> print(f"{action.code}: {action.reason}")
     starved: the queue had no more: publishers send about 120/s, no window brings 400/s
     """
 
-    inner: Controller[Any] = field(metadata={"help": "the controller that regulates while there are messages"})
+    inner: Controller[Any] = field(metadata={"help": "the controller that acts while there are messages"})
 
     def __post_init__(self) -> None:
         check_inner(self)
@@ -42,9 +42,9 @@ class Fed:
         if disturbances.is_full or error is None or error <= 0.0:
             return self.inner.step(state, sample)
         publish = disturbances.publish_per_s
-        sent = (
+        publishers = (
             ""
             if publish is None
             else f": publishers send about {publish:.3g}/s, no window brings {sample.setpoint:g}/s"
         )
-        return state, hold(f"the queue had no more{sent}", ReasonCode.STARVED)
+        return state, hold(f"the queue had no more{publishers}", ReasonCode.STARVED)
