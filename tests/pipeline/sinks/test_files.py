@@ -211,7 +211,7 @@ def test_a_target_that_fails_for_good_stops_its_sink_with_the_reason(
         ),
         ({"kind": "webhook", "of": "alerts", "url": "http://[x"}, "is not a web address"),
         ({"kind": "webhook", "of": "alerts", "url": "http://a", "tries": 0}, "greater than or equal to 1"),
-        ({"kind": "webhook", "of": "alerts", "url": "http://a", "headers": {"a b": "c"}}, "'a b' is no header"),
+        ({"kind": "webhook", "of": "alerts", "url": "http://a", "headers": {"a b": "c"}}, "'a b' is not a header"),
         ({"kind": "channel", "of": "alerts", "channel": "alerts"}, "is what it reads; name another channel"),
         (
             {"kind": "channel", "of": "alerts", "channel": "c", "url": "memory://"},

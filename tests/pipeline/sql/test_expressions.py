@@ -61,7 +61,7 @@ SCOPE = Scope({"id": "bigint", "load": "double", "ip": "string", "busy": "boolea
         ("CASE load WHEN 1 THEN true END", "write CASE WHEN condition THEN value"),
         ("_kind = 'event'", "no column '_kind'"),
         ("", "is not"),
-        ("(" * 3000 + "busy" + ")" * 3000, "nests too deep"),
+        ("(" * 3000 + "busy" + ")" * 3000, "is nested too deeply"),
         ("busy AND " * 3000 + "busy", "has 27004 characters; 10000 are the most"),
     ],
 )

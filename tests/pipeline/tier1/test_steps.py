@@ -261,9 +261,9 @@ def gives_nothing(_rows: DataFrame) -> None:
             "drops_what_is_no_event",
             "dropped or multiplied a row whose _kind is 'end'; leave rows alone whose _kind",
         ),
-        ("forgets_its_place", "gave back rows without the column '_offset'; keep it"),
+        ("forgets_its_place", "returned rows without the column '_offset'; keep it"),
         ("asks_for_nothing_known", "cannot work on the events: .*lode"),
-        ("gives_nothing", "gave back NoneType; it must return a DataFrame"),
+        ("gives_nothing", "returned NoneType; it must return a DataFrame"),
     ],
 )
 def test_a_function_that_would_lose_results_is_refused_before_any_event_is_read(
