@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flyball.brokers import Message
-from flyball.publisher.backlog import Backlog
 from flyball.publisher.handle import Handle
+from flyball.publisher.relay import Backlog
 from flyball.store.outbox import Pending
 
 LIMIT = 3
@@ -34,29 +34,29 @@ def stored(first: int, last: int) -> list[Pending]:
 def test_whatever_is_written_while_the_store_is_read_is_handed_over_once(
     earlier: int, steps: list[tuple[str, int]]
 ) -> None:
-    backlog = Backlog(earlier, required=1, urgency_step_s=5.0, most_held=4)
+    backlog = Backlog(earlier, required=1, urgency_step_s=5.0, max_in_memory=4)
     newest, asked = earlier, None
     out: list[int] = []
 
     def answer(asked: tuple[int, int]) -> None:
-        handles, _ = backlog.read(asked[1], LIMIT, stored(*asked))
+        handles, _ = backlog.add_read(asked[1], LIMIT, stored(*asked))
         out.extend(each.seq for each in handles)
 
     for what, count in steps:
         if what == "ours":
             seqs = range(newest + 1, newest + count + 1)
-            out += [each.seq for each in backlog.committed([handle() for _ in seqs], seqs, 0.0)]
+            out += [each.seq for each in backlog.add_committed([handle() for _ in seqs], seqs, 0.0)]
             newest += count
         elif what == "theirs":
             newest += count
-            backlog.seen(newest)
+            backlog.add_newest(newest)
         elif what == "ask" and asked is None and backlog.has_room:
             asked = backlog.next_range()
         elif what == "answer" and asked is not None:
             answer(asked)
             asked = None
         elif what == "done":
-            backlog.held -= min(count, backlog.held)
+            backlog.in_memory -= min(count, backlog.in_memory)
     while (asked := asked or backlog.next_range()) is not None:
         answer(asked)
         asked = None

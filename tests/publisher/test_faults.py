@@ -98,7 +98,7 @@ class Program:
     async def _watch(self) -> None:
         while not self._stop.is_set():
             self.most_buffered = max(self.most_buffered, self._publisher.stats.buffered)
-            self.most_bytes = max(self.most_bytes, self._publisher._outbox.pending()[1])
+            self.most_bytes = max(self.most_bytes, self._publisher._relay._outbox.pending()[1])
             await asyncio.sleep(0.01)
 
 

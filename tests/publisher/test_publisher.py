@@ -24,7 +24,7 @@ from flyball.control.controllers import catalogue
 from flyball.errors import InvalidValue
 from flyball.publisher.handle import Handle, Rejected
 from flyball.publisher.intake import WhenFull
-from flyball.publisher.outbox_file import OutboxInUse
+from flyball.publisher.outbox import FileOutbox, OutboxInUse
 from flyball.publisher.publisher import Undelivered
 from flyball.publisher.target_sender import Target
 from flyball.store import Full, Outbox, SqliteDatabase, StoreError, enqueue
@@ -216,6 +216,19 @@ def test_raises_or_drops_and_counts_when_full(url: str, outbox: str | None, tmp_
     asyncio.run(main())
 
 
+def test_a_message_larger_than_the_outbox_is_refused_at_once_although_others_wait_for_room(
+    url: str, outbox: str | None
+) -> None:
+    async def main() -> None:
+        config = OutboxConfig(outbox, max_bytes=2000)
+        async with Publisher(url, channel="orders", outbox=config, declare="queue") as publisher:
+            with pytest.raises(Full, match="do not fit into an outbox of at most 2000 bytes: raise max_bytes"):
+                await publisher.publish_many([Message(bytes(500)), Message(bytes(2001)), Message(bytes(500))])
+        assert (publisher.stats.confirmed, publisher.stats.refused) == (2, 1)
+
+    asyncio.run(main())
+
+
 def test_publish_and_publish_many_refuse_alike(url: str, outbox: str | None) -> None:
     async def main() -> None:
         await blocked_broker(url)
@@ -303,7 +316,7 @@ def test_an_ordered_publisher_keeps_the_order_over_failures(
         return broker, Failing(sender, rng)
 
     monkeypatch.setattr(Target, "open", open_failing)
-    monkeypatch.setattr("flyball.publisher.publisher._MOST_HELD", 300)
+    monkeypatch.setattr("flyball.publisher.relay._MAX_IN_MEMORY", 300)
 
     async def main() -> None:
         publisher = Publisher(
@@ -429,13 +442,13 @@ def test_what_is_no_message_is_refused_at_the_call_and_others_go_on(
 def test_more_than_is_held_in_memory_stays_in_the_store_and_arrives(
     url: str, outbox: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flyball.publisher.publisher._MOST_HELD", 50)
+    monkeypatch.setattr("flyball.publisher.relay._MAX_IN_MEMORY", 50)
 
     async def main() -> None:
         await blocked_broker(url)
         async with Publisher(url, channel="orders", outbox=outbox) as publisher:
             handles = await publisher.publish_many(Message(b"%d" % n) for n in range(2000))
-            assert outbox is None or publisher._backlog.held < 2000
+            assert outbox is None or publisher._relay._backlog.in_memory < 2000
             del handles[10:]  # nobody waits for most of them
             await free(url)
             async with await connect(url) as broker:
@@ -459,9 +472,8 @@ def test_a_full_disk_is_a_clear_error_and_accepted_messages_are_kept(url: str, t
         place = tmp_path / "o.db"
         async with Publisher(url, channel="orders", outbox=place, close_timeout_s=0.1) as publisher:
             await publisher.publish(b"kept", id="kept")
-            assert publisher._place is not None
-            assert publisher._place.database is not None
-            writer = publisher._place.database._writer
+            assert isinstance(publisher._outbox, FileOutbox)
+            writer = publisher._outbox._sqlite._writer
             pages = writer.execute("PRAGMA page_count").fetchone()[0]
             writer.execute(f"PRAGMA max_page_count = {pages + 2}")
             with pytest.raises(Full, match="free some space; what was accepted before is kept"):

@@ -84,13 +84,13 @@ def test_messages_stay_until_their_receipt(url: str, outbox: str | None) -> None
             receipts = await Receipts.open(broker, f"{channel}.receipts")
             handles = await publisher.publish_many(Message(b"%d" % n) for n in range(10))
             await asyncio.gather(*(handle.wait_confirmed() for handle in handles))
-            assert publisher._outbox.pending()[0] == 10
+            assert publisher._relay._outbox.pending()[0] == 10
             first = await consume(receiver, receipts, 6)
             await until(lambda: publisher.stats.received == 6)
-            assert publisher._outbox.pending()[0] == 4
+            assert publisher._relay._outbox.pending()[0] == 4
             rest = await consume(receiver, receipts, 4)
             await until(lambda: publisher.stats.received == 10)
-            assert publisher._outbox.pending() == (0, 0)
+            assert publisher._relay._outbox.pending() == (0, 0)
             assert {*first, *rest} == {handle.id for handle in handles}
             assert publisher.stats.sent_again == 0
             await receiver.close()
@@ -161,7 +161,7 @@ def test_a_receipt_that_comes_before_the_confirm_is_not_lost(memory_url: str, ou
                 await broker.purge("orders")
                 await handle.wait_confirmed()
                 await until(lambda: publisher.stats.received == 1)
-                assert publisher._outbox.pending() == (0, 0)
+                assert publisher._relay._outbox.pending() == (0, 0)
 
     asyncio.run(main())
 

@@ -221,7 +221,7 @@ def test_bad_values_are_refused(database: SqliteDatabase) -> None:
         Outbox(database).append(messages("a", urgency=10))
     with pytest.raises(InvalidValue, match=r"0 \(most urgent\) to 9, got -1"):
         enqueue(database._writer, "orders", Message(b"a"), urgency=-1)
-    with pytest.raises(InvalidValue, match="positive, not 0"):
+    with pytest.raises(InvalidValue, match="max_bytes must be an integer >= 1, got 0"):
         Outbox(database, max_bytes=0)
 
 

@@ -59,8 +59,8 @@ class Handle:
     def is_confirmed(self) -> bool:
         return self._left <= 0
 
-    def again(self, required: int) -> Handle:
-        """The same message, to be sent once more."""
+    def copy(self, required: int) -> Handle:
+        """Return a new handle of the same message, to be sent once more."""
         fresh = Handle(self.message, self.channel, self.urgency, self.size_bytes, required)
         fresh.seq, fresh.due_s, fresh.accepted = self.seq, self.due_s, True
         return fresh
@@ -142,7 +142,7 @@ class ReadyQueue:
             self._classes[0 if self._ordered else handle.urgency].append(handle)
             self._count += 1
 
-    def give_back(self, handles: list[Handle]) -> None:
+    def put_back(self, handles: list[Handle]) -> None:
         """These come again first of their class."""
         for handle in reversed(handles):
             self._classes[0 if self._ordered else handle.urgency].appendleft(handle)
@@ -173,7 +173,7 @@ class ReadyQueue:
         self._count -= len(taken)
         return taken
 
-    def drop_settled(self) -> int:
+    def drop_confirmed(self) -> int:
         """Forget what enough other targets have confirmed; how many that were."""
         before = self._count
         for urgency, each in enumerate(self._classes):

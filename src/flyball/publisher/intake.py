@@ -2,7 +2,8 @@
 
 Whoever publishes waits for the commit that holds its message. While one commit is under way the next one gathers,
 so the busier it is the more messages share the wait for the disk, and a lone message waits for nobody. Urgent
-messages wait for the commit that is under way, not for what else has gathered.
+messages wait for the commit that is under way, not for what else has gathered. An outbox in memory has no commit
+to share: there every call stores its messages itself.
 """
 
 from __future__ import annotations
@@ -10,26 +11,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from flyball.publisher.handle import Dropped, Handle
-from flyball.publisher.memory_outbox import OutboxLike
-from flyball.publisher.store_workers import WorkerPool
-from flyball.store.protocol import DiskFull, Full, StoreError
+from flyball.publisher.relay import Relay
+from flyball.store.protocol import DiskFull, Full, NeverFits, StoreError
 
 log = logging.getLogger(__name__)
 
 WhenFull: TypeAlias = Literal["wait", "error", "drop"]
 
-_MOST_TOGETHER = 500
-_MOST_BYTES_TOGETHER = 1 << 20
+_MAX_GROUP = 500
+_MAX_GROUP_BYTES = 1 << 20
 _RETRY_S = 0.05
+_YIELD_EVERY = 64
 
 
 class BufferFull(Full):
-    """The receive buffer is full: messages come faster than the outbox takes them."""
+    """The receive buffer is full: messages come faster than the outbox stores them."""
 
 
 class _Group:
@@ -44,31 +44,16 @@ class _Group:
 
 
 class Intake:
-    """Writes to the outbox in groups; `on_accepted` is told of messages once they are safe.
+    """Stores messages by way of `relay`, and applies `when_full` where there is no room."""
 
-    `accounting` is held from the commit until `on_accepted` has been told, so that whoever looks for messages
-    of other writers never takes ours for theirs.
-    """
-
-    def __init__(
-        self,
-        outbox: OutboxLike,
-        pool: WorkerPool,
-        *,
-        accounting: asyncio.Lock,
-        capacity: int,
-        when_full: WhenFull,
-        on_accepted: Callable[[list[Handle], Sequence[int]], None],
-    ) -> None:
-        self._outbox, self._pool, self._accounting = outbox, pool, accounting
-        self._capacity, self._when_full, self._on_accepted = capacity, when_full, on_accepted
+    def __init__(self, relay: Relay, *, capacity: int, when_full: WhenFull) -> None:
+        self._relay, self._capacity, self._when_full = relay, capacity, when_full
         self._groups: deque[_Group] = deque()
         self._urgent: deque[_Group] = deque()
         self._buffered = 0
-        self._writing: asyncio.Task[None] | None = None
-        self._room = asyncio.Event()
-        self.short_of_room = False
-        """Messages wait until something leaves the outbox."""
+        self._writer: asyncio.Task[None] | None = None
+        self._buffer_space = asyncio.Event()
+        self._since_yield = 0
         self.dropped = 0
         self.refused = 0
 
@@ -77,42 +62,45 @@ class Intake:
         return self._buffered
 
     async def accept(self, handles: Sequence[Handle]) -> None:
-        """Return when all of them are safe, or refused (each then says so itself)."""
-        waits: list[asyncio.Future[None]] = []
+        """Return when all of them are safe, or refused (the handle then has the error)."""
+        if self._relay.in_memory:
+            self._since_yield += len(handles)
+            if self._since_yield >= _YIELD_EVERY:
+                self._since_yield = 0
+                await asyncio.sleep(0)  # nothing else here lets other tasks of the event loop run
+            await self._store(handles)
+            return
+        commits: list[asyncio.Future[None]] = []
         for handle in handles:
             while self._buffered >= self._capacity:
                 if self._when_full != "wait":
-                    self._refuse(handle, BufferFull(f"the receive buffer holds {self._capacity} messages already"))
+                    self._refuse(handle, BufferFull(f"the receive buffer is full ({self._capacity} messages)"))
                     break
-                self._room.clear()
-                await self._room.wait()
+                self._buffer_space.clear()
+                await self._buffer_space.wait()
             else:
-                group = self._group(handle)
-                if not waits or waits[-1] is not group.done:
-                    waits.append(group.done)
-        for done in waits:
+                group = self._add(handle)
+                if not commits or commits[-1] is not group.done:
+                    commits.append(group.done)
+        for done in commits:
             await asyncio.shield(done)
 
-    def confirmed(self) -> None:
-        """Something left the outbox: there may be room."""
-        self._room.set()
-
     async def close(self) -> None:
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
+        if self._writer is not None:
+            self._writer.cancel()
+            await asyncio.gather(self._writer, return_exceptions=True)
 
-    def _group(self, handle: Handle) -> _Group:
+    def _add(self, handle: Handle) -> _Group:
         groups = self._urgent if handle.urgency == 0 else self._groups
         group = groups[-1] if groups else None
-        if group is None or len(group.handles) >= _MOST_TOGETHER or group.bytes >= _MOST_BYTES_TOGETHER:
+        if group is None or len(group.handles) >= _MAX_GROUP or group.bytes >= _MAX_GROUP_BYTES:
             group = _Group()
             groups.append(group)
         group.handles.append(handle)
         group.bytes += handle.size_bytes
         self._buffered += 1
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write())
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write())
         return group
 
     async def _write(self) -> None:
@@ -127,22 +115,20 @@ class Intake:
                         if not handle.accepted:
                             self._refuse(handle, StoreError(f"cannot be stored: {type(error).__name__}: {error}"))
                 self._buffered -= len(group.handles)
-                self._room.set()
+                self._buffer_space.set()
                 if not group.done.done():
                     group.done.set_result(None)
         finally:
-            self._writing = None
+            self._writer = None
 
-    async def _store(self, handles: list[Handle]) -> None:
-        """Append all; where they do not fit together, as many as fit, the others by `when_full`."""
+    async def _store(self, handles: Sequence[Handle]) -> None:
+        """Store all; where they do not fit together, as many as fit, and apply `when_full` to the others."""
         left = handles
         size = len(left)
         while left:
             head = left[:size]
             try:
-                async with self._accounting:
-                    seqs = await self._pool.run("receive", self._outbox.append, head)
-                    self._on_accepted(head, seqs)
+                await self._relay.store(head)
             except DiskFull as error:
                 for handle in left:
                     self._refuse(handle, error)
@@ -150,8 +136,9 @@ class Intake:
             except Full as error:
                 if size > 1:
                     size = size // 2
-                elif self._when_full == "wait":
-                    await self._wait_for_room()
+                elif self._when_full == "wait" and not isinstance(error, NeverFits):
+                    # Other processes may make room too, and this one does not learn of it: hence the time limit.
+                    await self._relay.wait_for_space(_RETRY_S)
                 else:
                     self._refuse(head[0], error)
                     left = left[1:]
@@ -161,14 +148,6 @@ class Intake:
                     self._refuse(handle, error)
                 return
             left = left[len(head) :]
-
-    async def _wait_for_room(self) -> None:
-        self._room.clear()
-        self.short_of_room = True
-        with suppress(TimeoutError):
-            # Other processes may make room too, and do not tell us.
-            await asyncio.wait_for(self._room.wait(), _RETRY_S)
-        self.short_of_room = False
 
     def _refuse(self, handle: Handle, error: StoreError) -> None:
         if self._when_full == "drop" and isinstance(error, Full) and not isinstance(error, DiskFull):

@@ -67,7 +67,7 @@ def outbox_config(outbox: str | Path | OutboxConfig | None) -> OutboxConfig:
     return outbox if isinstance(outbox, OutboxConfig) else OutboxConfig(outbox)
 
 
-def check_room(when_full: str, buffer: int, urgency_step_s: float) -> None:
+def check_limits(when_full: str, buffer: int, urgency_step_s: float) -> None:
     if when_full not in ("wait", "error", "drop"):
         raise InvalidValue(f"when_full must be 'wait', 'error' or 'drop', got {when_full!r}")
     if buffer < 1:

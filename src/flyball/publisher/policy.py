@@ -36,20 +36,21 @@ _URGENT_PART = 8
 class Policy:
     """What a publisher decides with.
 
-    `batch_wait_s` is the publisher paper's T: how long messages may wait for a batch to fill. After `silent_s`
-    without any confirm for what is on the way, the broker counts as in trouble. `ordered`: one batch is on the way
-    at a time, as large as the window, so that what has to be sent again is never behind what came later.
+    `batch_wait_s` is T of the publisher paper: how long messages may wait for a batch to fill. After
+    `stall_timeout_s` without any confirm for what is in flight, the controller learns that the broker has
+    stalled. `ordered`: one batch is in flight at a time, as large as the window, so that what has to be sent again
+    is never behind what came later.
     """
 
     controller: Controller[Any]
     batch_wait_s: float = 0.2
-    silent_s: float = 1.0
+    stall_timeout_s: float = 1.0
     ordered: bool = False
     name: str = "publisher"
     """The loop's name in its records."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_wait_s", "silent_s"):
+        for name in ("batch_wait_s", "stall_timeout_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0.0):
                 raise InvalidValue(f"{name} of a publisher is a positive number of seconds, got {value!r}")
@@ -160,7 +161,7 @@ class State:
     """False: the store is empty and polling it changes nothing, until something is accepted."""
     waiting_since_s: float = 0.0
     """Since when the first waiting message waits for a batch."""
-    held_s: float = -math.inf
+    window_full_s: float = -math.inf
     """When messages last waited because the window was full."""
     progress_s: float = 0.0
     """Last confirm, or when something went on its way with nothing before it."""
@@ -201,7 +202,7 @@ def decide(policy: Policy, state: State, *events: Event) -> tuple[State, Decisio
     now_s = events[-1].now_s
     for event in events:
         state = _take_in(policy, state, event, records)
-    if _silent(policy, state, now_s):
+    if _is_stalled(policy, state, now_s):
         state = _step(policy, replace(state, progress_s=now_s), now_s, records, unavailable=1.0)
     state, sends = _send(policy, state, now_s, records)
     return state, Decisions(sends, _wake_s(policy, state, now_s), tuple(records))
@@ -246,7 +247,7 @@ def _confirm(policy: Policy, state: State, batch: Batch, now_s: float, records: 
         transfer_s=max(0.0, now_s - batch.sent_s),
         confirmed=float(batch.count),
         in_flight=float(state.in_flight),
-        limited=float(state.held_s >= batch.sent_s),
+        limited=float(state.window_full_s >= batch.sent_s),
     )
     state = replace(state, in_flight=state.in_flight - batch.count, progress_s=now_s)
     return _step(policy, state, now_s, records, seen)
@@ -262,8 +263,8 @@ def _poll_again(state: State, now_s: float) -> State:
     return replace(state, polling=True, next_poll_s=next_poll_s)
 
 
-def _silent(policy: Policy, state: State, now_s: float) -> bool:
-    return state.in_flight > 0 and not state.blocked and now_s >= state.progress_s + policy.silent_s
+def _is_stalled(policy: Policy, state: State, now_s: float) -> bool:
+    return state.in_flight > 0 and not state.blocked and now_s >= state.progress_s + policy.stall_timeout_s
 
 
 def _step(
@@ -317,7 +318,7 @@ def _send(
             if state.handing == 0:
                 break
         if policy.ordered and state.in_flight > 0:
-            state = replace(state, held_s=now_s)
+            state = replace(state, window_full_s=now_s)
             break
         room = int(state.command.window) - state.in_flight
         wanted = min(state.handing, state.pending)
@@ -327,7 +328,7 @@ def _send(
             # A part beyond the window is kept for urgent messages: they do not wait for room that others take.
             count = min(wanted, state.urgent, room + max(1, int(state.command.window) // _URGENT_PART))
         if count < wanted:
-            state = replace(state, held_s=now_s)
+            state = replace(state, window_full_s=now_s)
         if count < 1:
             break
         sends.append(Batch(count, now_s))
@@ -371,7 +372,7 @@ def _wake_s(policy: Policy, state: State, now_s: float) -> float | None:
         return None
     times: list[float] = []
     if state.in_flight:
-        times.append(state.progress_s + policy.silent_s)
+        times.append(state.progress_s + policy.stall_timeout_s)
     if state.pending and now_s < state.retry_s:
         times.append(state.retry_s)
     elif state.handing == 0:

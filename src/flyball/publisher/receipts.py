@@ -1,6 +1,6 @@
-"""Keeps confirmed messages until a consumer's receipt, and sends again what has none in time.
+"""Keeps confirmed messages until a consumer's delivery receipt, and sends again what has none in time.
 
-    confirmed ─▶ marked as sent in the outbox ─▶ receipt on the receipts channel ─▶ removed
+    confirmed ─▶ stored as sent in the outbox ─▶ receipt on the receipts channel ─▶ removed
                         └─ no receipt within the time ─▶ published again, same id
 
 A receipt may come before the broker's confirm. It is acknowledged only when its messages are removed, so it is not
@@ -20,7 +20,7 @@ from flyball.brokers import delivery_receipts as wire
 from flyball.brokers.port import BrokerError
 from flyball.publisher.handle import Handle
 from flyball.publisher.store_workers import WorkerPool
-from flyball.publisher.unreceipted import Kept
+from flyball.publisher.unreceipted import Unreceipted
 from flyball.store.protocol import StoreError
 
 Result = TypeVar("Result")
@@ -29,120 +29,120 @@ log = logging.getLogger(__name__)
 
 _GROUP = "flyball-receipts"
 _WINDOW = 1000
-_AGAIN_TOGETHER = 500
+_MAX_RESENT = 500
 _SHORT_S = 0.02
-_LONGEST_LOOK_S = 1.0
+_MAX_CHECK_S = 1.0
 _RETRY_S = 0.5
 _ENDLESS = 10**9
 
 
-class ReceiptKeeper:
-    """`send_again` is given what has waited too long, `on_received` told when there is room in the outbox.
+class ReceiptTracker:
+    """Calls `resend` with what has waited too long, and `on_receipts` when receipts made room in the outbox.
 
-    While `is_behind`, messages of an earlier run are not handed over yet: nobody could tell whose receipts come.
+    While `is_behind`, messages of an earlier run are not handed over yet, and a receipt could be one of theirs.
     """
 
     def __init__(
         self,
-        kept: Kept,
+        unreceipted: Unreceipted,
         pool: WorkerPool,
         *,
         urls: Sequence[str],
         channel: str,
         timeout_s: float,
-        send_again: Callable[[list[Handle]], None],
-        on_received: Callable[[], None],
+        resend: Callable[[list[Handle]], None],
+        on_receipts: Callable[[], None],
         is_behind: Callable[[], bool],
     ) -> None:
-        self._kept, self._pool, self._urls, self._channel = kept, pool, urls, channel
-        self._timeout_s, self._send_again, self._on_received = timeout_s, send_again, on_received
+        self._unreceipted, self._pool, self._urls, self._channel = unreceipted, pool, urls, channel
+        self._timeout_s, self._resend, self._on_receipts = timeout_s, resend, on_receipts
         self._is_behind = is_behind
-        self._under_way: set[str] = set()
-        """Handed over and not marked yet: their receipts have to wait."""
+        self._in_flight: set[str] = set()
+        """Handed over and not stored as confirmed yet: their receipts have to wait."""
         self._repeats: set[str] = set()
-        self._to_mark: list[Handle] = []
-        self._marking: asyncio.Task[None] | None = None
+        self._confirmed: list[Handle] = []
+        self._writer: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self.received = self.sent_again = 0
-        self.trouble: BrokerError | None = None
+        self.problem: BrokerError | None = None
 
     def start(self) -> None:
         for url in dict.fromkeys(self._urls):
             self._spawn(self._listen(url))
-        self._spawn(self._look_again())
+        self._spawn(self._resend_overdue())
 
-    # --- from the publisher -------------------------------------------------------------------------------------
+    # --- called by the relay ------------------------------------------------------------------------------------
 
-    def leaving(self, handles: Sequence[Handle]) -> None:
-        """These go to the broker now."""
-        self._under_way.update(handle.id for handle in handles)
+    def add_in_flight(self, handles: Sequence[Handle]) -> None:
+        """These are sent to the broker now."""
+        self._in_flight.update(handle.id for handle in handles)
 
-    def settled(self, handles: Sequence[Handle]) -> int:
-        """The broker has these: keep them; how many it had for the first time."""
+    def add_confirmed(self, handles: Sequence[Handle]) -> int:
+        """The broker has these; return how many it confirmed for the first time."""
         fresh = sum(handle.id not in self._repeats for handle in handles)
         self._repeats.difference_update(handle.id for handle in handles)
-        self._to_mark += handles
-        if self._marking is None:
-            self._marking = asyncio.get_running_loop().create_task(self._mark())
+        self._confirmed += handles
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write())
         return fresh
 
-    def rejected(self, handle: Handle) -> None:
-        self._under_way.discard(handle.id)
+    def discard(self, handle: Handle) -> None:
+        self._in_flight.discard(handle.id)
         self._repeats.discard(handle.id)
 
     async def waiting(self) -> int:
         """Messages without a receipt."""
-        return len(self._to_mark) + await self._do(self._kept.count)
+        return len(self._confirmed) + await self._do(self._unreceipted.count)
 
-    async def marked(self) -> None:
-        """Wait until what is confirmed is marked as sent, so that the next run does not send it again at once."""
-        while self._marking is not None:
-            await asyncio.wait([self._marking])
+    async def flush(self) -> None:
+        """Wait until what is confirmed is stored as sent, so that the next run does not send it again at once."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
 
-    async def all_received(self) -> None:
+    async def wait_all_received(self) -> None:
         while await self.waiting():
             self._changed.clear()
             await self._changed.wait()
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *([self._marking] if self._marking is not None else [])]
+        tasks = [*self._tasks, *([self._writer] if self._writer is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    async def _mark(self) -> None:
+    async def _write(self) -> None:
         try:
-            while self._to_mark:
-                handles, self._to_mark = self._to_mark, []
+            while self._confirmed:
+                handles, self._confirmed = self._confirmed, []
                 try:
-                    await self._do(self._kept.mark, handles)
+                    await self._do(self._unreceipted.add, handles)
                 except StoreError:
-                    self._to_mark = handles + self._to_mark
+                    self._confirmed = handles + self._confirmed
                     await asyncio.sleep(_RETRY_S)
                     continue
-                self._under_way.difference_update(handle.id for handle in handles)
+                self._in_flight.difference_update(handle.id for handle in handles)
         finally:
-            self._marking = None
+            self._writer = None
 
     async def _listen(self, url: str) -> None:
-        """Take receipts from one broker, for as long as this publisher is open, whatever becomes of the broker."""
-        waits = delays_s(_ENDLESS)
+        """Read receipts from one broker while this publisher is open; connect again whenever that is lost."""
+        pauses = delays_s(_ENDLESS)
         while self._is_behind():
             await asyncio.sleep(_SHORT_S)
         while True:
             try:
                 async with await connect(url) as broker:
                     receiver = await self._receiver(broker)
-                    waits, self.trouble = delays_s(_ENDLESS), None
-                    await self._take(receiver)
+                    pauses, self.problem = delays_s(_ENDLESS), None
+                    await self._read(receiver)
             except BrokerError as error:
-                self.trouble = error
+                self.problem = error
             except Exception:  # a fault of a client library must not end the listening
                 log.exception("%s: reading receipts failed in a way that no broker error describes", self._channel)
-            await asyncio.sleep(next(waits))
+            await asyncio.sleep(next(pauses))
 
     async def _receiver(self, broker: Broker) -> Receiver:
         await wire.declare(broker, self._channel)
@@ -150,45 +150,47 @@ class ReceiptKeeper:
             return await broker.receiver(self._channel, window=_WINDOW)
         return await broker.subscribe(self._channel, _GROUP, window=_WINDOW, start="earliest")
 
-    async def _take(self, receiver: Receiver) -> None:
+    async def _read(self, receiver: Receiver) -> None:
         early: list[tuple[Delivery, list[str]]] = []
         while True:
-            got = await receiver.receive(_WINDOW, timeout_s=_SHORT_S if early else None)
-            early += [(delivery, wire.decode(delivery.message.body)) for delivery in got]
-            ready = [(delivery, ids) for delivery, ids in early if self._under_way.isdisjoint(ids)]
+            deliveries = await receiver.receive(_WINDOW, timeout_s=_SHORT_S if early else None)
+            early += [(delivery, wire.decode(delivery.message.body)) for delivery in deliveries]
+            ready = [(delivery, ids) for delivery, ids in early if self._in_flight.isdisjoint(ids)]
             if not ready:
                 continue
-            early = [(delivery, ids) for delivery, ids in early if not self._under_way.isdisjoint(ids)]
+            early = [(delivery, ids) for delivery, ids in early if not self._in_flight.isdisjoint(ids)]
             try:
-                found = await self._pool.run(
-                    "publish", self._kept.received, [id for _, ids in ready for id in ids]
+                count = await self._pool.run(
+                    "publish", self._unreceipted.remove, [id for _, ids in ready for id in ids]
                 )
             except StoreError:
                 early = ready + early
                 await asyncio.sleep(_RETRY_S)
                 continue
             await receiver.ack(*(delivery for delivery, _ in ready))
-            if found:
-                self.received += found
+            if count:
+                self.received += count
                 self._changed.set()
-                self._on_received()
+                self._on_receipts()
 
-    async def _look_again(self) -> None:
+    async def _resend_overdue(self) -> None:
         """Send again what has waited for its receipt for too long."""
         while True:
-            await asyncio.sleep(min(self._timeout_s / 4.0, _LONGEST_LOOK_S))
+            await asyncio.sleep(min(self._timeout_s / 4.0, _MAX_CHECK_S))
             try:
-                late = await self._do(self._kept.overdue, self._timeout_s, _AGAIN_TOGETHER)
+                late = await self._do(self._unreceipted.overdue, self._timeout_s, _MAX_RESENT)
             except StoreError:
                 continue
-            late = [handle for handle in late if handle.id not in self._under_way]
+            late = [handle for handle in late if handle.id not in self._in_flight]
             if late:
                 self.sent_again += len(late)
                 self._repeats.update(handle.id for handle in late)
-                self._send_again(late)
+                self._resend(late)
 
     async def _do(self, call: Callable[..., Result], *arguments: Any) -> Result:
-        return await self._pool.run("publish", call, *arguments) if self._kept.blocks else call(*arguments)
+        if self._unreceipted.in_memory:
+            return call(*arguments)
+        return await self._pool.run("publish", call, *arguments)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))

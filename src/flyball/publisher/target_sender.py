@@ -1,6 +1,6 @@
 """One target of a publisher: what waits for it, what is on the way to it, and the policy that decides.
 
-Carries out what `policy` decides; one task a batch, none a message.
+Carries out what `policy` decides, with one task for each batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from flyball.backoff import delays_s
@@ -18,15 +18,30 @@ from flyball.brokers import Broker, Message, Sender, SendResult, connect
 from flyball.brokers.port import BrokerError, Kind, TooLarge, Unconfirmed, Unreachable
 from flyball.control.record import LoopRecord
 from flyball.errors import FlyballError, InvalidValue
-from flyball.publisher import policy as rules
 from flyball.publisher.handle import Handle, ReadyQueue
+from flyball.publisher.policy import (
+    Accepted,
+    Batch,
+    Blocked,
+    Confirmed,
+    Event,
+    Failed,
+    Policy,
+    State,
+    Timer,
+    Unblocked,
+    Urgent,
+    Withdrawn,
+    decide,
+    start,
+)
 from flyball.steady_clock import SteadyClock
 
 log = logging.getLogger(__name__)
 
 _WATCH_S = 0.05
-_KEPT_RECORDS = 2000
-_BACKLOG_OF_SETTLED = 10_000
+_MAX_RECORDS = 2000
+_MAX_CONFIRMED_ELSEWHERE = 10_000
 """Messages that enough other targets have confirmed already wait up to this number for a target that is behind."""
 _ENDLESS = 10**9
 
@@ -58,7 +73,7 @@ class Target:
             if last is not None and last >= self.newest:
                 raise InvalidValue(
                     f"{self.channel!r} holds message {last} of producer {self.producer!r} and this outbox begins "
-                    f"with {self.newest}: these would be taken for repeats; name another producer"
+                    f"with {self.newest}: the log would drop these as repeats; name another producer"
                 )
             return broker, sender
         except BaseException:
@@ -67,7 +82,7 @@ class Target:
 
 
 @dataclass(slots=True)
-class LaneCounts:
+class SendCounts:
     """Messages of one target, counted from the start of the publisher."""
 
     confirmed: int = 0
@@ -102,44 +117,80 @@ class TargetStats:
         return {**{name: value for name, value in row.items() if name != "terms"}, **self.terms}
 
 
-class Lane:
-    """Sends what it is given to one target until it is confirmed.
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Where a publisher sends to, and how. A URL alone stands for the channel that is published to."""
 
-    `on_settled` is told of messages that this target was the last required to confirm, `on_rejected` of those
-    that the broker will never take.
+    addresses: Sequence[str | tuple[str, str]]
+    policy: Policy
+    batch: int
+    declare: Kind | None
+    producer: str | None
+
+    @property
+    def urls(self) -> list[str]:
+        return [address if isinstance(address, str) else address[0] for address in self.addresses]
+
+    def senders(
+        self,
+        channel: str,
+        newest: int,
+        *,
+        on_confirmed: Callable[[list[Handle]], None],
+        on_rejected: Callable[[Handle, BrokerError], None],
+    ) -> list[TargetSender]:
+        """Make a sender for each target; none is connected yet."""
+        pairs = [(address, channel) if isinstance(address, str) else address for address in self.addresses]
+        return [
+            TargetSender(
+                Target(url, name, self.declare, self.producer, newest),
+                replace(self.policy, name=channel),
+                batch=self.batch,
+                on_confirmed=on_confirmed,
+                on_rejected=on_rejected,
+            )
+            for url, name in pairs
+        ]
+
+
+class TargetSender:
+    """Sends messages to one target until they are confirmed.
+
+    Calls `on_confirmed` with messages that this target was the last required to confirm, and `on_rejected` with
+    each message that the broker will never store.
     """
 
     def __init__(
         self,
         target: Target,
-        policy: rules.Policy,
+        policy: Policy,
         *,
         batch: int,
-        on_settled: Callable[[list[Handle]], None],
+        on_confirmed: Callable[[list[Handle]], None],
         on_rejected: Callable[[Handle, BrokerError], None],
     ) -> None:
         self.target = target
-        self.counts = LaneCounts()
-        self.records: deque[LoopRecord] = deque(maxlen=_KEPT_RECORDS)
-        self.trouble: FlyballError | None = None
-        """Why the target took nothing the last time, None once it takes messages again."""
+        self.counts = SendCounts()
+        self.records: deque[LoopRecord] = deque(maxlen=_MAX_RECORDS)
+        self.problem: FlyballError | None = None
+        """Why the target stored nothing the last time; None once it stores messages again."""
         self._policy = policy
-        self._state = rules.start(policy, now_s(), batch=batch)
-        self._on_settled, self._on_rejected = on_settled, on_rejected
+        self._state = start(policy, now_s(), batch=batch)
+        self._on_confirmed, self._on_rejected = on_confirmed, on_rejected
         self._queue = ReadyQueue(ordered=policy.ordered)
         self._broker: Broker | None = None
         self._sender: Sender | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._skip_above = _BACKLOG_OF_SETTLED
+        self._skip_length = _MAX_CONFIRMED_ELSEWHERE
         self._new = 0
-        self._events: list[rules.Event] = []
+        self._events: list[Event] = []
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._delays: Iterator[float] = delays_s(_ENDLESS)
         self._closed = False
 
     def stats(self, channel: str, number: int) -> TargetStats:
-        """This target, as number so many of its channel."""
+        """Return counts and settings; this is target `number` of `channel`."""
         command, last = self._state.command, self.records[-1] if self.records else None
         return TargetStats(
             channel=channel,
@@ -155,29 +206,29 @@ class Lane:
             reason="" if last is None else last.reason,
         )
 
-    # --- from the publisher -------------------------------------------------------------------------------------
+    # --- called by the relay ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """Connect. A broker that is not there is waited for in the background; a wrong channel is an error."""
         try:
             self._broker, self._sender = await self.target.open()
         except Unreachable as error:
-            self.trouble = error
-            self._tell(rules.Blocked(now_s()))
+            self.problem = error
+            self._decide(Blocked(now_s()))
         self._spawn(self._watch())
 
     def open_later(self) -> None:
         """Connect in the background, for as long as it takes."""
-        self._tell(rules.Blocked(now_s()))
+        self._decide(Blocked(now_s()))
         self._spawn(self._watch())
 
     def add(self, handles: Sequence[Handle]) -> None:
         self._queue.add(handles)
         self._new += len(handles)
-        if len(self._queue) > self._skip_above:
-            self._skip_settled()
+        if len(self._queue) > self._skip_length:
+            self._skip_confirmed()
             # Not again before it has doubled: looking through it costs as much as it is long.
-            self._skip_above = max(_BACKLOG_OF_SETTLED, 2 * len(self._queue))
+            self._skip_length = max(_MAX_CONFIRMED_ELSEWHERE, 2 * len(self._queue))
         self._wake()
 
     async def close(self) -> None:
@@ -192,7 +243,7 @@ class Lane:
                 await self._broker.close()
 
     @property
-    def state(self) -> rules.State:
+    def state(self) -> State:
         return self._state
 
     @property
@@ -202,30 +253,30 @@ class Lane:
     # --- deciding -----------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Decide once for all that happens in this turn of the event loop."""
+        """Decide once about everything that happens in this iteration of the event loop."""
         if not self._scheduled and not self._closed:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._decide_now)
 
-    def _turn(self) -> None:
+    def _decide_now(self) -> None:
         self._scheduled = False
         new, self._new = self._new, 0
         events, self._events = self._events, []
         if new:
-            events.append(rules.Accepted(now_s(), new))
+            events.append(Accepted(now_s(), new))
         if events:
-            self._tell(*events)
+            self._decide(*events)
 
-    def _tell(self, *events: rules.Event) -> None:
+    def _decide(self, *events: Event) -> None:
         if self._closed:
             return
         if self._queue.urgent != self._state.urgent:
-            events = (*events, rules.Urgent(events[-1].now_s, self._queue.urgent))
-        self._state, decisions = rules.decide(self._policy, self._state, *events)
+            events = (*events, Urgent(events[-1].now_s, self._queue.urgent))
+        self._state, decisions = decide(self._policy, self._state, *events)
         self.records.extend(decisions.records)
         for batch in decisions.send:
             self.counts.batches += 1
-            self._spawn(self._carry(batch, self._queue.take(batch.count)))
+            self._spawn(self._send(batch, self._queue.take(batch.count)))
         wake_s = decisions.wake_s
         if wake_s is not None:
             delay_s = max(0.0, wake_s - events[-1].now_s)
@@ -239,20 +290,20 @@ class Lane:
 
     def _on_timer(self) -> None:
         self._timer = None
-        self._tell(rules.Timer(now_s()))
+        self._decide(Timer(now_s()))
 
-    def _skip_settled(self) -> None:
-        skipped = self._queue.drop_settled()
+    def _skip_confirmed(self) -> None:
+        skipped = self._queue.drop_confirmed()
         if skipped:
             self.counts.skipped += skipped
-            self._turn()  # what is withdrawn has to be known first
-            self._tell(rules.Withdrawn(now_s(), skipped))
+            self._decide_now()  # the policy has to count them as accepted first
+            self._decide(Withdrawn(now_s(), skipped))
 
-    # --- carrying out -------------------------------------------------------------------------------------------
+    # --- sending ------------------------------------------------------------------------------------------------
 
-    async def _carry(self, batch: rules.Batch, handles: list[Handle]) -> None:
+    async def _send(self, batch: Batch, handles: list[Handle]) -> None:
         if self.target.producer is None:
-            results = await self._send([handle.message for handle in handles])
+            results = await self._send_batch([handle.message for handle in handles])
         else:
             results = await self._send_numbered(handles)
         self._account(batch, handles, results)
@@ -262,16 +313,18 @@ class Lane:
         for repeats when they come."""
         results: list[SendResult] = []
         for run in _consecutive(handles):
-            results += await self._send([handle.message for handle in run], run[0].seq - 1)
+            results += await self._send_batch([handle.message for handle in run], run[0].seq - 1)
             failed = [
-                one.error for one in results if one.error and not isinstance(one.error, TooLarge | InvalidValue)
+                result.error
+                for result in results
+                if result.error and not isinstance(result.error, TooLarge | InvalidValue)
             ]
             if failed:
                 results += [SendResult(handle.id, failed[0]) for handle in handles[len(results) :]]
                 break
         return results
 
-    async def _send(self, messages: list[Message], sequence: int | None = None) -> list[SendResult]:
+    async def _send_batch(self, messages: list[Message], sequence: int | None = None) -> list[SendResult]:
         if self._sender is None:
             lost = Unreachable(f"there is no connection to {self.target.channel!r} yet")
             return [SendResult(message.id, lost) for message in messages]
@@ -284,46 +337,46 @@ class Lane:
             unknown = Unconfirmed(f"sending to {self.target.channel!r} raised {type(error).__name__}: {error}")
             return [SendResult(message.id, unknown) for message in messages]
 
-    def _account(self, batch: rules.Batch, handles: list[Handle], results: list[SendResult]) -> None:
+    def _account(self, batch: Batch, handles: list[Handle], results: list[SendResult]) -> None:
         again: list[Handle] = []
         stored = handles
         if any(result.error is not None for result in results):
-            stored, again = self._sort_out(handles, results)
+            stored, again = self._sort_results(handles, results)
         self.counts.confirmed += len(stored)
-        settled = [handle for handle in stored if handle._confirm()]
-        if settled:
-            self._on_settled(settled)
+        confirmed = [handle for handle in stored if handle._confirm()]
+        if confirmed:
+            self._on_confirmed(confirmed)
         if again:
             self.counts.repeated += len(again)
-            self._queue.give_back(again)
+            self._queue.put_back(again)
             time_s = now_s()
-            self._events.append(rules.Failed(time_s, batch, len(again), time_s + next(self._delays)))
+            self._events.append(Failed(time_s, batch, len(again), time_s + next(self._delays)))
         else:
-            if self.trouble is not None:
-                self.trouble, self._delays = None, delays_s(_ENDLESS)
-            self._events.append(rules.Confirmed(now_s(), batch))
+            if self.problem is not None:
+                self.problem, self._delays = None, delays_s(_ENDLESS)
+            self._events.append(Confirmed(now_s(), batch))
         self._wake()
 
-    def _sort_out(
+    def _sort_results(
         self, handles: Iterable[Handle], results: Iterable[SendResult]
     ) -> tuple[list[Handle], list[Handle]]:
-        """(stored, to be sent again); what no broker will ever take is rejected."""
+        """Return what is stored and what is to be sent again; reject what no broker will ever store."""
         stored: list[Handle] = []
         again: list[Handle] = []
         for handle, result in zip(handles, results, strict=True):
             if result.error is None:
-                # In an ordered lane everything from the first gap on goes again, to come in order at last.
+                # In order, everything from the first gap on is sent again.
                 (again if again and self._policy.ordered else stored).append(handle)
             elif isinstance(result.error, TooLarge | InvalidValue):
                 self.counts.rejected += 1
                 self._on_rejected(handle, result.error)
             else:
-                self.trouble = result.error
+                self.problem = result.error
                 again.append(handle)
         return stored, again
 
     async def _watch(self) -> None:
-        """Notice what brokers do not announce: that they ask for silence, and that they are back."""
+        """Notice what brokers do not announce: that they block senders, and that they are back."""
         while self._sender is None:
             for wait_s in delays_s(_ENDLESS, longest_s=2.0):
                 await asyncio.sleep(wait_s)
@@ -331,16 +384,16 @@ class Lane:
                     self._broker, self._sender = await self.target.open()
                     break
                 except FlyballError as error:
-                    self.trouble = error
+                    self.problem = error
                 except Exception as error:  # a fault of a client library must not end the waiting for the broker
                     log.exception(
                         "%s: connecting failed in a way that no broker error describes", self.target.channel
                     )
-                    self.trouble = Unreachable(f"connecting raised {type(error).__name__}: {error}")
+                    self.problem = Unreachable(f"connecting raised {type(error).__name__}: {error}")
         while True:
             blocked = self._sender.blocked
             if blocked != self._state.blocked:
-                self._tell(rules.Blocked(now_s()) if blocked else rules.Unblocked(now_s()))
+                self._decide(Blocked(now_s()) if blocked else Unblocked(now_s()))
             await asyncio.sleep(_WATCH_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from flyball.errors import InvalidValue
 from flyball.message import HeaderValue, Message
-from flyball.store.protocol import Database, Full, StoreError, Transaction
+from flyball.store.protocol import Database, Full, NeverFits, StoreError, Transaction
 from flyball.store.sqlite import plain_connection
 
 LEAST_URGENT = 9
@@ -93,6 +93,18 @@ def enqueue(
     return _insert(transaction, [_row(channel, urgency, message, accepted_s) for message in messages])
 
 
+def no_room(waiting_bytes: int, needed_bytes: int, max_bytes: int) -> Full:
+    """Return the error for `needed_bytes` that do not fit beside `waiting_bytes`."""
+    if needed_bytes > max_bytes:
+        return NeverFits(
+            f"{needed_bytes} bytes do not fit into an outbox of at most {max_bytes} bytes: raise max_bytes"
+        )
+    return Full(
+        f"the outbox holds {waiting_bytes} of at most {max_bytes} bytes and {needed_bytes} more do not fit: "
+        "wait until some are confirmed, or raise max_bytes"
+    )
+
+
 class Outbox:
     """The outbox of a database, for those who accept (`append`) and for the one relay (`take`, `confirm`).
 
@@ -106,7 +118,7 @@ class Outbox:
         self, database: Database, *, max_bytes: int | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         if max_bytes is not None and max_bytes <= 0:
-            raise InvalidValue(f"max_bytes of an outbox has to be positive, not {max_bytes}")
+            raise InvalidValue(f"max_bytes must be an integer >= 1, got {max_bytes!r}")
         self._database = database
         self._clock = clock
         self._taking = threading.Lock()
@@ -241,10 +253,7 @@ def _insert(transaction: Transaction, rows: Sequence[tuple[Any, ...]]) -> list[i
     waiting, max_bytes = transaction.execute("SELECT bytes, max_bytes FROM flyball_outbox_total").fetchone()
     needed = sum(row[4] for row in rows)
     if max_bytes is not None and waiting + needed > max_bytes:
-        raise Full(
-            f"the outbox holds {waiting} of at most {max_bytes} bytes and {needed} more do not fit: "
-            "wait until some are confirmed, or raise max_bytes"
-        )
+        raise no_room(waiting, needed, max_bytes)
     transaction.executemany(_INSERT, rows)
     # One statement after the other in one transaction: nobody else's number is in between.
     last = int(transaction.execute("SELECT last_insert_rowid()").fetchone()[0])

@@ -68,6 +68,10 @@ class Full(StoreError, OSError):
     """There is no room: the bound that was set, or the disk. Whatever was accepted before is kept."""
 
 
+class NeverFits(Full):
+    """The message is larger than the bound: waiting does not help."""
+
+
 class DiskFull(Full):
     """The disk has no room left: waiting for confirms may not help."""
 
