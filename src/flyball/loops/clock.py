@@ -15,7 +15,7 @@ from flyball.steady_clock import SteadyClock
 
 
 class Clock(Protocol):
-    """What a runner asks of time."""
+    """The clock that a runner needs: wall time, or virtual time in tests."""
 
     def now(self) -> float:
         """Seconds; never goes back."""

@@ -88,7 +88,7 @@ class LoopConfig(StrictModel):
     filter: Annotated[
         tuple[FilterField, ...], Field(description="wrappers around the controller, innermost first")
     ] = ()
-    guard: Annotated[GuardField, Field(description="when to speak up and how to respond; false: no guard")] = (
+    guard: Annotated[GuardField, Field(description="when the guard reacts and how; false: no guard")] = (
         DEFAULT_GUARD
     )
     blocking: Annotated[bool, Strict(), Field(description="call sensor and actuator in threads")] = False
@@ -124,18 +124,18 @@ class LoopConfig(StrictModel):
 
 
 class _Memory(StrictModel):
-    capacity: Annotated[int, Strict(), Field(ge=1, description="newest records that are kept")] = 20_000
+    capacity: Annotated[int, Strict(), Field(ge=1, description="number of newest records to keep")] = 20_000
 
 
 class _Sqlite(StrictModel):
     path: Annotated[Path, Field(description="database file")]
-    max_rows: Annotated[int, Strict(), Field(ge=1, description="newest rows that are kept")] = 1_000_000
+    max_rows: Annotated[int, Strict(), Field(ge=1, description="number of newest rows to keep")] = 1_000_000
 
 
 class _Parquet(StrictModel):
     folder: Annotated[Path, Field(description="folder of the files")]
     rows_per_file: Annotated[int, Strict(), Field(ge=1)] = 100_000
-    max_files: Annotated[int, Strict(), Field(ge=1, description="newest files that are kept")] = 10
+    max_files: Annotated[int, Strict(), Field(ge=1, description="number of newest files to keep")] = 10
 
 
 class _Prometheus(StrictModel):
@@ -143,7 +143,7 @@ class _Prometheus(StrictModel):
 
 
 class TelemetryConfig(StrictModel):
-    """Where records go; every place is bounded."""
+    """Where records go; every sink is bounded."""
 
     memory: _Memory | None = None
     sqlite: _Sqlite | None = None

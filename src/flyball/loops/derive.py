@@ -1,6 +1,6 @@
 """Pydantic models derived from the frozen dataclasses of `control`.
 
-A controller says once what its parameters are, what they mean and which values they may have; everything a
+A controller defines once its parameters, their meaning and their valid values; everything a
 configuration file needs (models, errors, the JSON schema) follows from that. Numbers are strict: text in a
 number is a mistake, not something to guess at.
 """

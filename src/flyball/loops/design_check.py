@@ -1,4 +1,4 @@
-"""Designs are checked before they act: the gains of a controller, judged on the model of its plant."""
+"""The check of a design before it acts: the gains of a controller, verified on the model of its plant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flyball.errors import InvalidValue
 
 
 def check_before_acting(name: str, controller: Controller[Any], model: Arx, *, allow_fragile: bool) -> None:
-    """Refuse an unstable loop, and a fragile one unless it is allowed by name."""
+    """Refuse an unstable loop, and a fragile one unless `allow_fragile` permits it."""
     gains = gains_of(controller)
     if gains is None:
         return
@@ -32,12 +32,12 @@ def check_before_acting(name: str, controller: Controller[Any], model: Arx, *, a
 
 
 def gains_of(controller: Any) -> AnyGains | None:
-    """The linear law inside a controller; None where there is none that verification can judge.
+    """The gains of the linear controller inside its wrappers; None where verification knows no such controller.
 
     >>> gains_of(Pi(kp=0.1, ki=0.2)).kind
     'pi'
     """
-    while hasattr(controller, "inner"):  # limits and filters around the law
+    while hasattr(controller, "inner"):  # limits and filters
         controller = controller.inner
     if isinstance(controller, P):
         return Gains(controller.kp)

@@ -52,8 +52,8 @@ class Loop:
     or 0). `blocking` says that the sensor or actuator may wait (a synchronous network call): they are then
     called in threads, so that other loops do not wait with them. With the `model` of the plant, a P, PI, PID or
     state feedback controller is verified before it acts: unstable gains are refused, fragile ones too unless
-    `allow_fragile`. `glide` False lets the actuator jump with a new goal, for a feed-forward that knows where to
-    go.
+    `allow_fragile`. `glide` False lets the actuator jump with a new goal, for a controller with
+    feed-forward.
     """
 
     def __init__(
@@ -166,11 +166,11 @@ class Loop:
 
     @property
     def frozen(self) -> str | None:
-        """Why the actuator is held, or None."""
+        """Why the loop is frozen, or None."""
         return self._frozen or self._state.frozen
 
     def freeze(self, reason: str = "frozen by hand") -> None:
-        """Hold the actuator where it is until `unfreeze`; the loop goes on watching."""
+        """Hold the actuator where it is until `unfreeze`; the loop goes on observing."""
         self._frozen = reason
 
     def unfreeze(self) -> None:
@@ -212,7 +212,7 @@ class Loop:
         return self._last
 
     def applied(self, value: Value) -> None:
-        """Tell the loop where its actuator really stands (a limit, a manual move, a refused command)."""
+        """Report the command that the actuator really applied (a limit, a manual move, a refused command)."""
         self._state = self._state.at(value)
 
     def save(self) -> Any:

@@ -3,7 +3,7 @@
     state = start(policy, command)
     state, record = decide(policy, state, observation)
 
-The live runner and the twin both run exactly this, so what a twin shows is what a loop will do. The order of
+The live runner and the twin both run exactly this, so a loop behaves as its twin does. The order of
 one step: account for time (late, missed, out of order), let the controller propose, glide over a change of
 set point or gains, apply the limits, ask the guard, and only then, if the mode is `on` and nothing froze the loop,
 command the actuator.
@@ -35,7 +35,7 @@ FADE = 0.5
 class Policy:
     """The configuration of a loop's decisions. `limits` are the lowest and highest command the actuator ever gets.
 
-    `glide` False: the actuator may jump with a new goal, for controllers that know where to go (feed-forward).
+    `glide` False: the actuator may jump with a new goal, for controllers with feed-forward.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Policy:
             )
         if self.limits is not None:
             try:
-                Saturation(self.controller, *self.limits)  # knows what limits must look like
+                Saturation(self.controller, *self.limits)  # checks the limits
             except (InvalidValue, TypeError) as error:
                 raise InvalidValue(
                     f"limits of loop {self.name!r} must be its lowest and its highest command, "
@@ -137,8 +137,8 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
     *Time.* A sample that is not newer than the last one is ignored. Samples that were due meanwhile are
     counted as missed; the controller gets the real `dt`.
 
-    *Bumps.* When the goal, the controller or the mode has changed, what the controller now wants may lie far
-    from where the actuator stands. The first command is then the actuator's own value, and the gap fades by half
+    *Bumps.* When the goal, the controller or the mode has changed, what the controller now proposes may lie far
+    from the applied command. The first command is then the applied one, and the gap fades by half
     with every sample (see `Bumpless`), whatever the controller is and whether or not it has a memory.
 
     *Limits.* Whatever a controller proposes is cut to the limits; what is not a finite number moves nothing.

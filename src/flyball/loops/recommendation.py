@@ -1,7 +1,7 @@
-"""What a loop in the mode `recommend` has to say: the model it saw, and the gains it would propose. Pure.
+"""What a loop in the mode `advise` recommends: the identified model, and the gains it would propose. Pure.
 
-A recording of the actuator and the sensor goes in, whoever moved the actuator. The proposal is the fastest PI that
-is accepted by verification on that model; where none is, or the recording shows too little, the advice says so.
+A recording of commands and measurements goes in, whoever set the commands. The proposal is the fastest PI that
+is accepted by verification on that model; where none is, or the recording shows too little, the text says so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def recommend(records: Sequence[LoopRecord]) -> Recommendation:
     doubts = "".join(f"; {warning}" for warning in fit.warnings)
     if fit.r2 < _GOOD_R2:
         return Recommendation(
-            f"{seen}: too poor to design with, move the actuator more or sample less often{doubts}", fit
+            f"{seen}: too poor to design with, change the command more or sample less often{doubts}", fit
         )
     for settling in _SETTLINGS:
         try:

@@ -2,9 +2,9 @@
 
 All loops of one period are served in one tick by one coroutine: a plain synchronous sensor and actuator cost
 two function calls, and ten thousand loops need no ten thousand tasks. Only a loop whose sensor or actuator is
-asynchronous, or was declared `blocking`, gets a task for the duration of a step. Whatever one loop's sensor or
-actuator does (raise, hang, return nonsense), the others keep their pace: the loop itself gets a step without a
-measurement and a record that says why.
+asynchronous, or was declared `blocking`, runs in a task of its own for the duration of a step. Whatever one loop's
+sensor or actuator does (raise, hang, return nonsense), the others keep their pace: the loop itself gets a step
+without a measurement and a record that says why.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ log = logging.getLogger("flyball.loops")
 
 _SLICE = 200  # loops served before other tasks get a turn: about 10 ms
 _ON_TIME = 1e-6  # share of a period by which a tick may be late and still count as on time
-_SLOW_CALL_S = 0.1  # a synchronous call that took longer is made in a thread from then on
+_SLOW_CALL_S = 0.1  # a synchronous call that lasts longer is made in a thread from then on
 _PATIENCE = 10  # periods after which a coroutine that does not come back is cancelled
 
 
 @dataclass(slots=True)
 class _RunningLoop:
-    """A loop and what the runner knows about its sensor and actuator."""
+    """A loop, and how its sensor and actuator are called."""
 
     loop: Loop
     in_thread: bool
@@ -77,7 +77,7 @@ class Runner:
 
     `telemetry` are the sinks for records (default: the newest in memory, see `records`). With a `store`,
     loops go on from where they were when the program ended; their states are saved every `save_every_s` and
-    at the end. Where the program dies, actuators hold their last value: nothing is ever reset on the way out.
+    at the end. If the program dies, actuators keep their last value: nothing is reset at the end.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Runner:
         return self._recorder.dropped
 
     def records(self, loop: str | None = None) -> list[LoopRecord]:
-        """The newest records where no other telemetry was asked for."""
+        """The newest records, where `telemetry` is not set."""
         return self._memory.records(loop)
 
     def recommend(self, loop: str) -> Recommendation:
@@ -123,7 +123,7 @@ class Runner:
         return recommend(self.records(loop))
 
     def add(self, loop: Loop) -> None:
-        """Run this loop, too; also while running."""
+        """Add a loop, also while others run."""
         if loop.name in self._running:
             raise InvalidValue(f"names of loops must be unique, got {loop.name!r} twice")
         if self._store is not None and (saved := self._store.load(loop.name)) is not None:
@@ -345,7 +345,7 @@ def run(
     try:
         drive(runner.run(samples=samples))
     except KeyboardInterrupt:
-        log.info("stopped by hand; the actuators keep their values")
+        log.info("stopped by Ctrl-C; the actuators keep their values")
     return runner
 
 
@@ -371,7 +371,7 @@ def _disturbances(loop: Loop) -> Disturbances:
 
 
 def _note_applied(loop: Loop, record: LoopRecord, answer: Any) -> LoopRecord:
-    """Take note of what the actuator says it applied."""
+    """Report to the loop what the actuator returned as applied."""
     if answer is None:
         return record
     if isinstance(answer, bool):

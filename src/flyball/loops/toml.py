@@ -1,4 +1,4 @@
-"""Reads a TOML file into a pydantic model; every mistake is one sentence with place, value and remedy.
+"""Read a TOML file into a pydantic model; every mistake is one sentence with location, value and remedy.
 
 >>> from pydantic import BaseModel
 >>> class Tank(BaseModel, extra="forbid"):
@@ -44,12 +44,12 @@ def load_toml(path: Path | str, model: type[M]) -> M:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not TOML: {error}; correct that place") from None
+        raise ConfigError(f"{path}: is not TOML: {error}") from None
     return check(data, model, str(path), Path(path).parent)
 
 
-def check(data: dict[str, Any], model: type[M], place: str, folder: Path | None = None) -> M:
-    """`data` as an instance of `model`; `place` is how an error names where the data came from.
+def check(data: dict[str, Any], model: type[M], source: str, folder: Path | None = None) -> M:
+    """`data` as an instance of `model`; `source` is how an error names the origin of the data.
 
     Validators find `folder`, from which relative paths start, in their context.
     """
@@ -58,7 +58,7 @@ def check(data: dict[str, Any], model: type[M], place: str, folder: Path | None 
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
         more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""
-        raise ConfigError(f"{place}: {_sentence(mistakes[0], data, model)}{more}") from None
+        raise ConfigError(f"{source}: {_sentence(mistakes[0], data, model)}{more}") from None
 
 
 def _sentence(mistake: Any, data: Any, model: type[BaseModel]) -> str:
@@ -103,7 +103,7 @@ def _short(value: Any) -> str:
 
 
 def _path(location: Sequence[int | str], data: Any, *, absent: bool) -> str:
-    """The place as a user would write it. A tag that chose a member of a union is no part of the data.
+    """The location as a user would write it. A tag that chose a member of a union is no part of the data.
 
     `absent`: the last part is missing in the data and is meant all the same.
     """

@@ -1,6 +1,6 @@
 """Virtual time for asyncio: a day of loops runs in a moment, and every run is the same run.
 
-The trick is one place: an event loop asks its selector to wait until the next timer is due or a file becomes
+It needs one change: an event loop asks its selector to wait until the next timer is due or a file becomes
 readable. Ours looks at the files without waiting, and where nothing is ready it *sets the time* to the next
 timer instead. So time advances exactly when all tasks wait, and `asyncio.sleep`, `asyncio.timeout` and
 `asyncio.wait(timeout=…)` inside the run are virtual, too.

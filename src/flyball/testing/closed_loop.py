@@ -51,7 +51,7 @@ def close_loop(
         seen = y + (noise[k] if k < len(noise) else 0.0)
         state, action = controller.step(state, Sample(float(k), 1.0, goal, seen, applied if report else None))
         if action.command is not None:
-            assert not isinstance(action.command, tuple), f"this plant has one actuator, got {action.command}"
+            assert not isinstance(action.command, tuple), f"this plant has one command, got {action.command}"
             applied = action.command if limits is None else clamp(action.command, *limits)
         run.append(Step(seen, applied, action))
         under_way.append(applied)

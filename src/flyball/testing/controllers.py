@@ -40,7 +40,7 @@ def check_controller(
 
     `command` and `setpoint` show the shapes (a tuple for several) and a sensible working point. `limits` are
     those that every command must keep. `first_move` is how far the first command may lie from `command` when
-    there is no error; `math.inf` for controllers that do not start where the actuator stands.
+    there is no error; `math.inf` for controllers that do not start at the applied command.
     """
     _check_configuration(controller)
     _check_start(controller, command, setpoint, disturbances, first_move)

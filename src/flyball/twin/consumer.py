@@ -1,15 +1,15 @@
 """A consumer on a RabbitMQ-like queue, message by message; `consumer_loop` regulates it.
 
-A message takes a place of the window when it is handed out and gives it back when the broker has learned of its
+A message occupies a slot of the window when it is handed out, and frees it when the broker has learned of its
 acknowledgement and can have replaced it:
 
-    place = wait for the client + client + wait for a handler + handling + round trip
+    residence = wait for the client + client + wait for a handler + handling + round trip
 
 so that, while messages are waiting, rate = window / residence (Little's law): linear with the gain 1/residence.
-A broker that is asked for each message leaves a place empty until the answer is there, for `replacement_s`; that
+A broker that is asked for each message leaves a slot empty until the answer arrives, for `replacement_s`; that
 counts as part of the residence time, in the live sensor as here.
 The client takes its messages one after the other, `handlers` of them are handled at once; above that capacity a
-wider window only makes places last longer, and the rate saturates.
+wider window only makes residence times longer, and the rate saturates.
 
 The stages are first come, first served, so the end of a message is known when it is handed out (start = the later
 of its arrival and the first free server). One event a message is enough: a simulated minute takes about a second.
@@ -38,14 +38,14 @@ Changing: TypeAlias = float | Callable[[float], float]
 @dataclass(frozen=True)
 class ConsumerPlant:
     """What the consumer is made of. The defaults are the prefetch paper's: 1 ms of business logic, about 60 msg/s
-    per place.
+    per slot.
 
     `spread` is the standard deviation of a handling time as a part of its mean (gamma distributed), `jitter` that
-    of a round trip (a normal law cut off at half the mean). `wander` makes handling and round trip together
-    slower and faster from second to second, as a shared machine does: a log-normal factor of this standard
-    deviation, one value a second. `stalls_per_s` times a second the whole process stands still, for an
+    of a round trip (a normal distribution cut off at half the mean). `wander` makes handling and round trip
+    together slower and faster from second to second, as a shared machine does: a log-normal factor of this
+    standard deviation, one value a second. `stalls_per_s` times a second the whole process stands still, for an
     exponentially distributed time of mean `stall_s`: garbage collection, or a machine busy with others.
-    `publishers` None: the queue is never empty. `replacement_s` is how long a place stays empty before its next
+    `publishers` None: the queue is never empty. `replacement_s` is how long a slot stays empty before its next
     message, though messages wait: the embedded broker writes an acknowledgement and a claim for each.
     """
 
@@ -80,7 +80,7 @@ class ConsumerPlant:
                 raise InvalidValue(f"ConsumerPlant.{name} must be a number >= 0, got {value}")
 
     def residence_s(self, time_s: float = 0.0) -> float:
-        """How long a place is taken while nobody waits for anybody."""
+        """Residence time of a message while nothing waits."""
         empty_s = _at(self.replacement_s, time_s)
         return _at(self.round_trip_s, time_s) + _at(self.handling_s, time_s) + self.client_s + empty_s
 
@@ -101,7 +101,7 @@ class RunningConsumer:
         self._random = _Draws(plant, rng)
         self._window = 0
         self._occupied = 0
-        self._replacing = 0  # empty places for which the broker was asked
+        self._replacing = 0  # empty slots for which the broker was asked
         self._empty_s = 0.0  # how long one was empty, last
         self._client_free_s = 0.0
         self._handler_free_s = [0.0] * plant.handlers
@@ -189,7 +189,7 @@ class RunningConsumer:
             heapq.heappush(self._handler_free_s, ends)
             free = ends + self._random.round_trip_s(ends)
             self._environment.timeout(free - now).callbacks.append(
-                lambda _, taken=now, ended=ends, published=published_s: self._freed(taken, ended, published)
+                lambda _, begin=now, ended=ends, published=published_s: self._freed(begin, ended, published)
             )
 
     def _freed(self, taken_s: float, ended_s: float, published_s: float) -> None:
@@ -211,7 +211,7 @@ class RunningConsumer:
         self._replacing -= 1
         before = self._occupied
         self._hand_out()
-        if self._occupied > before:  # else it waits for a publisher, which says nothing about the broker
+        if self._occupied > before:  # else it waits for a publisher, which is not the broker's delay
             self._empty_s = empty_s
 
     def _wake_at(self, time_s: float) -> None:

@@ -1,7 +1,7 @@
 """The consumer's loop in virtual time: the decisions of `consumer/policy.py` on the plant of `consumer`.
 
-What the live consumer does each second and every 50 ms happens here too, in the same order; the sensors can be
-made noisy or late.
+It repeats what the live consumer does each second and every 50 ms, in the same order; the sensors can be made
+noisy or late.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from flyball.twin.consumer import ConsumerPlant, RunningConsumer
 
 @dataclass(frozen=True)
 class ConsumerRun:
-    """What a run was like. `rate` is the true rate of each sample, whatever the loop was told of it."""
+    """The result of a run. `rate` is the true rate of each sample, whatever the sensor reported."""
 
     time: Array
     goal: Array
@@ -93,9 +93,9 @@ def run_consumer(
             continue
         seen = consumer.look()
         true.append(seen)
-        told = seen if sensor is None else sensor(seen)
+        observed = seen if sensor is None else sensor(seen)
         now = parse_goal(goal(seen.time_s) if callable(goal) else goal)
-        aiming, target = aim(now, aiming, told)
+        aiming, target = aim(now, aiming, observed)
         observation = Observation(
             seen.time_s, target.setpoint, target.measurement, state.command, target.disturbances
         )
@@ -115,25 +115,25 @@ def run_consumer(
 
 
 def noisy(share: float, seed: int, *, residence: bool = False) -> Callable[[Seen], Seen]:
-    """A sensor whose rate (and, if told, residence time) is off by a random share of this standard deviation."""
+    """A sensor whose rate (with `residence` also residence time) has a random error of this standard deviation."""
     rng = np.random.default_rng(seed)
 
     def sense(seen: Seen) -> Seen:
         off = [max(0.0, 1.0 + rng.normal(0.0, share)) for _ in range(2)]
         rate = None if seen.rate_per_s is None else seen.rate_per_s * off[0]
-        place = seen.residence_s if seen.residence_s is None or not residence else seen.residence_s * off[1]
-        return replace(seen, rate_per_s=rate, residence_s=place)
+        residence_s = seen.residence_s if seen.residence_s is None or not residence else seen.residence_s * off[1]
+        return replace(seen, rate_per_s=rate, residence_s=residence_s)
 
     return sense
 
 
 def late(samples: int) -> Callable[[Seen], Seen]:
-    """A sensor that tells what was true so many samples ago."""
-    kept: deque[Seen] = deque(maxlen=samples + 1)
+    """A sensor that reports the values of so many samples ago."""
+    history: deque[Seen] = deque(maxlen=samples + 1)
 
     def sense(seen: Seen) -> Seen:
-        kept.append(seen)
-        old = kept[0]
+        history.append(seen)
+        old = history[0]
         return replace(old, time_s=seen.time_s, dt_s=seen.dt_s)
 
     return sense

@@ -1,4 +1,4 @@
-"""Runs loops on SimPy's clock: the decisions of `loops/policy.py`, and nothing else of that room.
+"""Run loops on SimPy's clock: the decisions of `loops/policy.py`, and nothing else of that package.
 
 Plants that are themselves SimPy processes (queues, consumers, brokers) share the `environment`; a linear plant
 needs no process of its own.
@@ -79,7 +79,7 @@ class Twin:
         return loop
 
     def run(self, *, samples: int | None = None, until_s: float | None = None) -> None:
-        """Run for so many seconds of virtual time, or until every loop took so many samples from here."""
+        """Run for so many seconds of virtual time, or for so many samples of every loop."""
         if (samples is None) == (until_s is None):
             raise InvalidValue(f"run needs either samples or until_s, got samples={samples}, until_s={until_s}")
         if until_s is None:

@@ -1,6 +1,6 @@
 """What a loop controls in the twin.
 
-A plant has an actuator (`apply`) and a sensor (`measure`); both are told the time, and time never goes back. The
+A plant has an actuator (`apply`) and a sensor (`measure`); both get the time, which never decreases. The
 linear plant here is the one that designs are made for; plants with queues and messages are built on SimPy.
 """
 
@@ -21,11 +21,11 @@ from flyball.errors import InvalidValue
 
 class Plant(Protocol):
     def measure(self, time: float) -> Value | None:
-        """What the sensor says at `time`."""
+        """The measurement at `time`."""
         ...
 
     def apply(self, command: Value, time: float) -> Value | None:
-        """Set the actuator; returns what was really applied (None: as commanded)."""
+        """Set the command; return what was really applied (None: as commanded)."""
         ...
 
 
@@ -34,7 +34,7 @@ class ArxPlant:
 
     One model sample lasts `period_s`; the command is held in between. e is white noise of standard deviation
     `noise` that enters the process, as least squares assumes; `sensor_noise` is only seen, never fed back.
-    d is a load disturbance, a function of time. `limits` are those of the actuator, and `whole` says that it knows
+    d is a load disturbance, a function of time. `limits` are those of the actuator, and `whole` means that it has
     whole numbers only: what it then returns as applied is the value before rounding, as controllers expect.
 
     >>> plant = ArxPlant(Arx((0.5,), (2.0,), delay=1), command=0.0)

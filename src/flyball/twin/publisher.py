@@ -16,7 +16,7 @@ The paper gives α, β, γ, the limits of T_poll and the round trip of 140 ms; t
   queue of any size would do. So the loads are run with a subscriber that keeps up (the paper asks for "no
   broker-side congestion" there), and 25 a second is used for congestion, with a queue of 100 (`CONGESTED`).
 
-Confirms are told to the policy message by message, as the paper's workers get them. The response time of a message
+The policy gets confirms message by message, as the paper's workers do. The response time of a message
 counts from its request to its ACK.
 """
 

@@ -1,9 +1,9 @@
 """The far side of a publisher in the twin: a network, a broker with a finite queue, a subscriber with vacations.
 
 The broker takes in one message after the other, puts each into a finite queue and answers with an ACK that
-carries the room left there; the publisher's side of the connection (`Link`) never has more unanswered messages on
-the way than the last word about that room allows. That is flow control as TCP does it, in messages instead of
-bytes. When a full queue has room again, the broker says so unasked, as TCP's window update does.
+carries the number of free slots; the publisher's side of the connection (`Link`) never has more unanswered
+messages than the last such number allows. That is flow control as TCP does it, in messages instead of
+bytes. When a full queue has free slots again, the broker sends an update, as TCP's window update does.
 
 The subscriber is a gated vacation server: it goes away for an exponential time, then reads exactly the messages
 that were there when it came back, each in an exponential time, and goes away again.
@@ -56,10 +56,10 @@ class Broker:
         self.read_after_s: list[float] = []
         """For each message that the subscriber has read: its age then."""
         self._rng = rng
-        self._door: deque[tuple[float, Any]] = deque()
+        self._arrivals: deque[tuple[float, Any]] = deque()
         self._queue: deque[float] = deque()
         self._links: list[Link] = []
-        self._came, self._left = environment.event(), environment.event()
+        self._arrived, self._slot_free = environment.event(), environment.event()
         environment.process(self._take_in())
         environment.process(self._subscribe())
 
@@ -73,24 +73,24 @@ class Broker:
         return link
 
     def offer(self, message: float) -> Any:
-        """A message has arrived at the broker's door; the event is its ACK, whose value is the room left."""
+        """A message has arrived at the broker; the event is its ACK, whose value is the number of free slots."""
         ack = self.environment.event()
-        self._door.append((message, ack))
-        _fire(self._came)
+        self._arrivals.append((message, ack))
+        _fire(self._arrived)
         return ack
 
     def _take_in(self) -> Iterator[Any]:
         env = self.environment
         while True:
-            while not self._door:
-                self._came = env.event()
-                yield self._came
+            while not self._arrivals:
+                self._arrived = env.event()
+                yield self._arrived
             if self.far.intake_s:
                 yield env.timeout(self.far.intake_s)
             while self.free_slots == 0:
-                self._left = env.event()
-                yield self._left
-            message, ack = self._door.popleft()
+                self._slot_free = env.event()
+                yield self._slot_free
+            message, ack = self._arrivals.popleft()
             self._queue.append(message)
             ack.succeed(self.free_slots)
 
@@ -102,13 +102,13 @@ class Broker:
                 yield env.timeout(self._rng.exponential(1.0 / far.read_rate))
                 self.read_after_s.append(env.now - self._queue.popleft())
                 if self.free_slots == 1:
-                    _fire(self._left)
+                    _fire(self._slot_free)
                     for link in self._links:
                         link.send_update(self.free_slots)
 
 
 class Link:
-    """A publisher's connection: knows how much room the broker last spoke of."""
+    """A publisher's connection: knows the number of free slots that the broker sent last."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -131,9 +131,9 @@ class Link:
         self._set_free_slots(free_slots)
 
     def send_update(self, free_slots: int) -> None:
-        """The broker's word is on its way; it cannot overtake an ACK, for both take the same time."""
-        news = self._broker.environment.timeout(self._broker.far.round_trip_s / 2.0)
-        news.callbacks.append(lambda _: self._set_free_slots(free_slots))
+        """Send an update of the free slots; it cannot overtake an ACK, for both take the same time."""
+        update = self._broker.environment.timeout(self._broker.far.round_trip_s / 2.0)
+        update.callbacks.append(lambda _: self._set_free_slots(free_slots))
 
     def _set_free_slots(self, free_slots: int) -> None:
         self._free_slots = free_slots

@@ -139,7 +139,7 @@ def _entry(name: str) -> Entry:
 
 
 def entry_of(name: str, cls: type[Any]) -> Entry:
-    """What there is to say about a class that follows the convention above."""
+    """The catalogue entry of a class that follows the convention above."""
     text = inspect.cleandoc(cls.__doc__ or "")
     return Entry(name, text.split("\n", 1)[0], text, parameters_of(cls))
 

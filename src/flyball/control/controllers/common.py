@@ -38,7 +38,7 @@ def vector_error(sample: Sample, size: int) -> tuple[float, ...] | None:
 
 
 def applied_or(sample: Sample, asked: float) -> float:
-    """The command that was in force, or `asked` where the actuator did not say."""
+    """The command that was in force, or `asked` where it is not known."""
     applied = sample.applied
     if applied is None or isinstance(applied, tuple) or not math.isfinite(applied):
         return asked
@@ -58,7 +58,7 @@ def as_tuple(value: Value) -> tuple[float, ...]:
 
 
 def as_scalar(value: Value) -> float:
-    """The one number in `value`: controllers with one actuator are started with one number."""
+    """The one number in `value`, for controllers with one command."""
     if isinstance(value, tuple):
         if len(value) != 1:
             raise InvalidValue(
@@ -69,7 +69,7 @@ def as_scalar(value: Value) -> float:
 
 
 def hold_unusable(sample: Sample) -> Action:
-    """A hold for a sample that cannot be computed with; it says what is wrong with the sample.
+    """A hold for a sample that cannot be computed with; its reason says what is wrong with it.
 
     >>> action = hold_unusable(Sample(0.0, 1.0, setpoint=400.0, measurement=float("nan")))
     >>> action.reason, action.code.name

@@ -68,7 +68,9 @@ class GainScheduled:
         default="setpoint", metadata={"help": "the quantity that chooses the region"}
     )
     index: int = field(default=0, metadata={"help": "which of the measured disturbances, counted from 0"})
-    hysteresis: float = field(default=0.0, metadata={"help": "how far beyond a border a region is kept"})
+    hysteresis: float = field(
+        default=0.0, metadata={"help": "distance beyond a border at which the region changes"}
+    )
     derivative_filter: float = field(
         default=0.0, metadata={"help": "part of the old derivative that stays, from 0 to below 1"}
     )

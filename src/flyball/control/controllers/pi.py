@@ -31,7 +31,7 @@ class Pi:
     Formula: u(k) = Kp·e(k) + I(k),  I(k) = I(k−1) + Ki·e(k).  On y(k+1) = a·y(k) + b·u(k) the closed loop has the
     characteristic polynomial z² + [b(Kp+Ki) − (1+a)]z + a − b·Kp.
 
-    Anti-windup: if u' was applied instead of u, then I(k−1) := I(k−1) + u' − u, so that the law would have
+    Anti-windup: if u' was applied instead of u, then I(k−1) := I(k−1) + u' − u, so that the formula would have
     given u'. Start: I(−1) = command − Kp·e(0), so that the first move is Ki·e(0) alone.
 
     >>> pi, y = Pi(kp=-0.0016, ki=0.0060), 0.0

@@ -38,7 +38,7 @@ class ProportionalRule:
     ...     print(action.command, action.reason)
     10.0 goal over measurement is 2
     5.0 within the tolerance of 0.1
-    20.0 goal over measurement is inf, taken as 4
+    20.0 goal over measurement is inf, limited to 4
 
     Source: the horizontal pod autoscaler's rule, measured for prefetch by the prefetch paper's authors.
     """
@@ -75,5 +75,5 @@ class ProportionalRule:
         command = max(base, self.least) * factor
         if not math.isfinite(command):
             return state, HOLD_NOT_FINITE
-        reason = f"goal over measurement is {ratio:g}" + ("" if factor == ratio else f", taken as {factor:g}")
+        reason = f"goal over measurement is {ratio:g}" + ("" if factor == ratio else f", limited to {factor:g}")
         return ProportionalRuleState(command), Action(command, {"base": base, "factor": factor}, reason=reason)

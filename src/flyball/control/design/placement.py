@@ -1,4 +1,4 @@
-"""Pole placement: the gains that put closed-loop poles where they are wanted.
+"""Pole placement: the gains that give a loop the specified poles.
 
 Settling and overshoot become poles as for a second-order loop: a pair r·e^(±jθ) decays to r^settling = e⁻⁴, about
 2 %, within the settling time, so r = e^(−4/settling); half a turn of θ leads from the start to the first peak,
@@ -8,7 +8,7 @@ P, PI, PID. The characteristic polynomial is linear in the gains, c(z) = D·A + 
 as roots when its remainder modulo w(z) = Π(z − pᵢ) is zero: as many linear equations as wanted poles. With a
 delay there are more poles than gains: the rest falls where it falls, and the caller must look.
 
-State feedback. With q = 1/z the law reads R(q)·u = Ki·r − S(q)·y with R = (1 + Σ kuⱼ·qʲ)(1 − q) and
+State feedback. With q = 1/z the controller is R(q)·u = Ki·r − S(q)·y with R = (1 + Σ kuⱼ·qʲ)(1 − q) and
 S = Ki + (1 − q)·Σ kyᵢ·qⁱ, so c = A·R + B·S: as many gains as poles, delay included, and every pole can be placed.
 """
 

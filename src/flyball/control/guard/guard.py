@@ -1,4 +1,4 @@
-"""The guard: notices when a loop no longer does what its design assumed, and says so in words.
+"""The guard: detects when a loop no longer behaves as its design assumed, and reports the reason.
 
 It runs beside a controller, sees what the controller sees and asks for, and answers with a verdict: nothing,
 an alert, a freeze of the actuator, or a retreat to the last command under which the loop was well. It is pure
@@ -86,7 +86,7 @@ _OK = Verdict()
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """When to speak up, and how to respond to each finding.
+    """When to react, and how to respond to each finding.
 
     `patience` should be at least twice the settling time that the certificate of the loop predicts: within
     it, a working loop has moved a persistent error.
@@ -283,7 +283,7 @@ class Guard:
 
 
 def _running_mean(mean: tuple[float, ...] | None, commands: tuple[float, ...]) -> tuple[float, ...] | None:
-    """The mean command while the loop is well: one noisy command is not a place to retreat to."""
+    """The mean command while the loop is well: one noisy command is not safe to retreat to."""
     if not commands:
         return mean
     if mean is None or len(mean) != len(commands):

@@ -1,4 +1,4 @@
-"""Where records go. One sink a file, every one bounded: it drops the oldest and counts what it dropped.
+"""Sinks for loop records, one in each module. Every sink is bounded: it drops the oldest and counts them.
 
 memory      a ring, for programs and tests
 sqlite      a table, for looking back after a restart

@@ -27,8 +27,8 @@ class MemorySink:
         self._ring.extend(records)
 
     def records(self, loop: str | None = None) -> list[LoopRecord]:
-        """What is remembered, oldest first; of one loop, or of all."""
+        """The records in memory, oldest first; of one loop, or of all."""
         return [record for record in self._ring if loop is None or record.loop == loop]
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing to do: there is no buffer."""

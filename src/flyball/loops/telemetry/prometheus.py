@@ -31,7 +31,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[Row], float | None]], ...] = (
     ("flyball_loop_setpoint", "The goal of the loop.", lambda row: row.setpoint),
     ("flyball_loop_measurement", "What the sensor said last.", lambda row: row.measurement),
     ("flyball_loop_applied", "The value of the actuator before the last step.", lambda row: row.applied),
-    ("flyball_loop_proposed", "What the controller wanted last.", lambda row: row.proposed),
+    ("flyball_loop_proposed", "What the controller proposed last.", lambda row: row.proposed),
     ("flyball_loop_saturated", "-1 or 1 where a limit cut the last command.", lambda row: row.saturated),
     ("flyball_loop_frozen", "1 while the loop is frozen.", lambda row: float(row.frozen)),
 )
@@ -56,7 +56,7 @@ class PrometheusSink:
 
     def write(self, records: Sequence[LoopRecord]) -> None:
         for record in records:
-            # Taken out and put back, so that the first key is the loop heard of longest ago.
+            # Removed and inserted again, so that the first key is the loop with the oldest record.
             totals = self._totals.pop(record.loop, None) or _LoopTotals(record)
             totals.last = record
             totals.steps += 1
@@ -72,7 +72,7 @@ class PrometheusSink:
         return "\n".join(self._lines()) + "\n"
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing to do: there is no buffer."""
 
     def _lines(self) -> Iterator[str]:
         totals = sorted(self._totals.items())

@@ -12,9 +12,9 @@ from flyball.control.step import Value
 
 
 class Sink(Protocol):
-    """Takes records. `dropped` counts what it had to forget to stay within its bound.
+    """Receives records. `dropped` counts the records dropped to stay within its bound.
 
-    `waits_for_disk` says that writing may take its time; the runner then writes beside the loops.
+    `waits_for_disk` means that writing may block; the runner then writes in another task.
     """
 
     waits_for_disk: ClassVar[bool]
@@ -23,12 +23,12 @@ class Sink(Protocol):
     def write(self, records: Sequence[LoopRecord]) -> None: ...
 
     def flush(self) -> None:
-        """Put down what was held back; called when a run ends."""
+        """Write what is buffered; called when a run ends."""
         ...
 
 
 class Row(NamedTuple):
-    """One record and one axis: a loop with several actuators or sensors has a row for each of them."""
+    """One record and one axis: a loop with several commands or measurements has a row for each of them."""
 
     loop: str
     time: float
@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 def rows(record: LoopRecord) -> Iterator[Row]:
-    """Flatten a record; where sensors and actuators differ in number, the missing places are None."""
+    """Flatten a record; where measurements and commands differ in number, the missing ones are None."""
     columns = (record.setpoint, record.measurement, record.applied, record.proposed, record.command)
     parts = json.dumps(dict(record.parts)) if record.parts else "{}"
     for axis, (setpoint, measurement, applied, proposed, command) in enumerate(

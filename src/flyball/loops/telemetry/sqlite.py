@@ -45,10 +45,10 @@ class SqliteSink:
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany(_INSERT, flat)
-            gone = self._connection.execute(
+            deleted = self._connection.execute(
                 "DELETE FROM receipts WHERE id <= (SELECT max(id) FROM receipts) - ?", (self._max_rows,)
             )
-            self.dropped += gone.rowcount
+            self.dropped += deleted.rowcount
 
     def _add_missing_columns(self) -> None:
         """A file of an earlier version has fewer columns; in the rows it holds, the new ones are NULL."""
@@ -58,7 +58,7 @@ class SqliteSink:
                 self._connection.execute(f'ALTER TABLE receipts ADD COLUMN "{name}"')
 
     def flush(self) -> None:
-        """Nothing is held back: every write is committed."""
+        """Nothing to do: every write is committed."""
 
     def close(self) -> None:
         self._connection.close()

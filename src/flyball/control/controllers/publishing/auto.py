@@ -1,4 +1,4 @@
-"""Auto: a publisher's window held near the knee, by delivery rate and round trip."""
+"""Auto: a publisher's window near the knee, set by delivery rate and round trip."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIPS_A_ROUND = 2.5
 _SHORTEST_ROUND_S = 0.05
 """Brokers confirm in groups: within this time some message meets an empty queue, if there is one."""
 _SHORTEST_QUEUE_S = 1e-5
-"""No queue at all would want an endless window."""
+"""Without any queue the formula gives an infinite window."""
 _STEEPNESS = 4
 """The window falls with this power of the queue: a slow broker's queue stays short, a fast one is kept busy."""
 _BATCH_S = 0.012
@@ -34,7 +34,7 @@ there is any rate, they are as large as the window allows."""
 _GROWTH = 1.1
 """Windows grow by this part and half a share in a round: those of few messages catch up with those of many."""
 _FAR_TOO_LONG = 2.0
-"""Queues this many times as long as they may be are not approached by steps, but taken back at once."""
+"""Queues this many times as long as they may be are not reduced in steps, but at once."""
 _STARTED = 512.0
 """Up to this window doubling waits for the first confirm only, where the path is long: the load does not wait."""
 _LONG_TRIP_S = 0.05
@@ -91,7 +91,7 @@ class Auto:
     over whole rounds, as the greatest of the last 20 round trips (while the window was the brake: a rate that
     the application chose says nothing about the broker), the round trip as the least of the last `forget_s`.
 
-    Law, every 2.5 minimal round trips and at least 50 ms. q is the time that messages queue, by which the
+    Formula, every 2.5 minimal round trips and at least 50 ms. q is the time that messages queue, by which the
     shortest round trip r of that while exceeds the minimal one (over paths of 50 ms and more the first quartile,
     once the knee is found: the shortest of many is shorter than that of few); d = max(queue_s, queue_share ·
     minimal round trip) is how long a window of `share` messages may queue. Wanted is W* = share·(d/q)⁴:
@@ -100,8 +100,8 @@ class Auto:
       a window that the application does not use falls from what was used;
     * else, if the window was the brake: W doubles until it has fallen once, as soon as W* is seen to be
       larger; after that it rises by step·(W* − W), at most by a tenth and half a share;
-    * else the application is the brake, and W stays;
-    * trouble (blocked, refused, silent): W halves at once, and looks for the knee anew when confirms come.
+    * else the application sends less than W allows, and W stays;
+    * unavailable (blocked, refused, silent): W halves at once, and looks for the knee anew when confirms come.
 
     The first round begins before anything is sent: the first confirm already doubles a window that is too small.
 
@@ -112,7 +112,7 @@ class Auto:
     fair. A fast broker that confirms in groups gets hundreds of messages at a short q, which keep it busy
     between two groups; the fourth power keeps q near d at slow ones. For that all must know the true minimal
     round trip, and one that joins a busy broker has never seen it: so at every multiple of `probe_s` those
-    whom the window holds back let their messages drain for a moment. The times given to this law therefore
+    whom the window holds back let their messages drain for a moment. The times given to this controller therefore
     count from 1970 (clocks that disagree make a drain less telling, nothing else).
 
     A batch is what the broker takes in within 12 ms, so that its first message does not wait for its last.
@@ -187,10 +187,10 @@ class Auto:
     def _back_off(self, state: AutoState, now_s: float) -> tuple[AutoState, Why]:
         trip_s = state.trips[0][1] if state.trips else 0.0
         if state.troubled_s is not None and abs(now_s - state.troubled_s) < trip_s:
-            return state, (ReasonCode.BACKED_OFF, "the broker is in trouble: already halved")
+            return state, (ReasonCode.BACKED_OFF, "the broker is unavailable: already halved")
         window = max(1.0, state.window / 2.0)
         state = replace(state, window=window, troubled_s=now_s, doubling=True, drain_until_s=None)
-        return _new_round(state, now_s), (ReasonCode.BACKED_OFF, "the broker is in trouble: halved")
+        return _new_round(state, now_s), (ReasonCode.BACKED_OFF, "the broker is unavailable: halved")
 
     def _confirmed(self, state: AutoState, seen: Measured, now_s: float) -> tuple[AutoState, Why]:
         trip_s = max(_SHORTEST_TRIP_S, seen.transfer_s)
@@ -248,7 +248,7 @@ class Auto:
         if not state.limited:
             return _new_round(state, now_s), (
                 ReasonCode.APPLICATION_LIMITED,
-                "the application is the brake: kept",
+                "the application sends less than the window allows: unchanged",
             )
         if state.doubling:
             grown, reason = 2.0 * state.window, "the broker keeps up: doubled"

@@ -1,8 +1,8 @@
-"""What the laws of a publisher measure and command: the shared words of `static`, `batch-aimd` and `auto`.
+"""What the controllers of a publisher measure and command: the signals of `static`, `batch-aimd` and `auto`.
 
 A publisher takes messages from its store in batches and has at most a window of them on the way to the broker.
-Its loop is driven by events: a law makes a step when a batch was handed over, when a poll found too few messages,
-when a batch was confirmed, and when the broker is in trouble. The set point is not used (pass 0.0).
+Its loop is driven by events: a controller makes a step when a batch was handed over, when a poll found too few
+messages, when a batch was confirmed, and when the broker is unavailable. The set point is not used (pass 0.0).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class Measured(NamedTuple):
     arrivals: float = 0.0
     """Messages accepted since the last step."""
     short_poll: float = 0.0
-    """1: a poll found fewer messages than wanted and sent nothing."""
+    """1: a poll found fewer messages than N and sent nothing."""
     handed_s: float = -1.0
-    """How long a batch took from being due until its last message was handed over (the paper's T_mpt)."""
+    """Time of a batch from being due until its last message was handed over (the paper's T_mpt)."""
     transfer_s: float = -1.0
-    """How long a batch was on the way, from hand-over to the broker's confirm (the paper's s_i)."""
+    """Time of a batch in flight, from hand-over to the broker's confirm (the paper's s_i)."""
     confirmed: float = 0.0
     """Messages of that batch."""
     in_flight: float = 0.0
-    """Messages on the way when it was confirmed, itself included (the paper's n_i)."""
+    """Messages in flight when it was confirmed, itself included (the paper's n_i)."""
     limited: float = 0.0
-    """1: the window held messages back while it was on the way, so the delivery rate is the broker's doing."""
+    """1: the window held messages back while it was on the way, so the delivery rate is the broker's limit."""
     unavailable: float = 0.0
     """1: the broker asked for silence, refused, or has confirmed nothing for too long."""
 
