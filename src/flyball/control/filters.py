@@ -59,20 +59,20 @@ def median(window: tuple[float, ...], value: float, size: int) -> tuple[tuple[fl
     return window, 0.5 * ordered[middle - 1] + 0.5 * ordered[middle]
 
 
-def windowed_min(kept: Timed, time_s: float, value: float, span_s: float) -> Timed:
+def windowed_min(entries: Timed, time_s: float, value: float, span_s: float) -> Timed:
     """The least value of the last `span_s` seconds, with what may become the least once it is too old.
 
     The answer stands first: ``windowed_min(...)[0]`` is (when, value). A value that is not below a later one
     can never be the answer again and is forgotten. Of values within an eighth of the span only the least is
     kept, so that at most nine are remembered whatever the sampling; the window is then exact to an eighth.
 
-    >>> kept = ()
+    >>> entries = ()
     >>> for time_s, value in ((0.0, 5.0), (1.0, 3.0), (4.0, 4.0), (12.0, 6.0)):
-    ...     kept = windowed_min(kept, time_s, value, span_s=10.0)
-    ...     print(kept[0][1], end=" ")
+    ...     entries = windowed_min(entries, time_s, value, span_s=10.0)
+    ...     print(entries[0][1], end=" ")
     5.0 3.0 3.0 4.0
     """
-    alive = [entry for entry in kept if abs(time_s - entry[0]) <= span_s]
+    alive = [entry for entry in entries if abs(time_s - entry[0]) <= span_s]
     while alive and alive[-1][1] >= value:
         alive.pop()
     if not alive or time_s - alive[-1][0] > span_s / _SLOTS:
@@ -80,12 +80,12 @@ def windowed_min(kept: Timed, time_s: float, value: float, span_s: float) -> Tim
     return tuple(alive)
 
 
-def windowed_max(kept: Timed, time_s: float, value: float, span_s: float) -> Timed:
+def windowed_max(entries: Timed, time_s: float, value: float, span_s: float) -> Timed:
     """`windowed_min` for the greatest value.
 
-    >>> kept = windowed_max((), 0.0, 5.0, span_s=10.0)
-    >>> windowed_max(kept, 1.0, 3.0, span_s=10.0)[0], windowed_max(kept, 11.0, 3.0, span_s=10.0)[0]
+    >>> entries = windowed_max((), 0.0, 5.0, span_s=10.0)
+    >>> windowed_max(entries, 1.0, 3.0, span_s=10.0)[0], windowed_max(entries, 11.0, 3.0, span_s=10.0)[0]
     ((0.0, 5.0), (11.0, 3.0))
     """
-    turned = windowed_min(tuple((t, -v) for t, v in kept), time_s, -value, span_s)
-    return tuple((t, -v) for t, v in turned)
+    negated = windowed_min(tuple((t, -v) for t, v in entries), time_s, -value, span_s)
+    return tuple((t, -v) for t, v in negated)

@@ -80,7 +80,7 @@ class Arx:
     def simulate(self, commands: npt.ArrayLike, initial: float = 0.0) -> Array:
         """Free run: outputs y(1) … y(n) for commands u(0) … u(n−1), starting at rest at y = `initial`.
 
-        Commands before the first are taken to equal the first, so that a delay does not look like a step.
+        Commands before the first are assumed to equal the first, so that a delay does not look like a step.
         """
         u = np.asarray(commands, dtype=float)
         past = np.full(self.delay + len(self.b) - 1, u[0] if u.size else 0.0)

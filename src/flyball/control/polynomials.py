@@ -21,8 +21,8 @@ class Loop:
 
 
 def closed_loop(plant: Arx, controller: ControllerPolynomials) -> Loop:
-    """Close the loop of a plant and a law: the characteristic polynomial is their denominators' product plus L's
-    numerator, with nothing cancelled, so that hidden modes are seen too.
+    """Close the loop of a plant and a controller: the characteristic polynomial is their denominators' product
+    plus L's numerator, with nothing cancelled, so that hidden modes are seen too.
 
     >>> from flyball.control.gains import Gains
     >>> from flyball.control.models import first_order

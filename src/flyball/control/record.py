@@ -22,7 +22,7 @@ class LoopRecord:
     `setpoint` is None for a loop without one, such as a publisher's. `applied` is the command in force before the
     step, None where it is not known. `proposed` is what the controller asks for within the limits; `command` is
     what the actuator gets now, None where it is left alone (mode, freeze, nothing measured). `mode` is None where
-    a record tells of something besides a loop's step, such as a restart. `missed` counts samples that were due
+    a record reports something besides a loop's step, such as a restart. `missed` counts samples that were due
     since the last one, this one included, and did not come. `alert` is the guard's. `reason` is for people;
     programs branch on its `code`.
     """

@@ -3,7 +3,7 @@
 A state is a frozen dataclass of numbers, strings, None, tuples and further such states. `to_plain` turns it
 into dictionaries and lists that JSON can carry; `from_plain` turns them back into an equal value. Floats
 survive exactly: JSON prints the shortest digits that read back as the same double, and what JSON cannot print
-(NaN, infinities) is kept as a word.
+(NaN, infinities) is stored as a word.
 
 A field is stored under its name, or under `stored_as` of its metadata: a field that got another name still reads
 what was stored under the old one.

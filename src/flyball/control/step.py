@@ -48,9 +48,9 @@ class Sample:
 class ReasonCode(StrEnum):
     """Why a step ended as it did, for programs: they branch on this, never on the sentence beside it.
 
-    A step has one code, the most specific: what a controller says of its own step is kept by wrappers and by the
-    loop that cut its command (`Action.saturated` says that as well). The values are written to telemetry: they may
-    be added to, and are never changed.
+    A step has one code, the most specific: the code of the controller takes precedence over those of wrappers and
+    of the loop that cut its command (`Action.saturated` says that as well). The values are written to telemetry:
+    they may be added to, and are never changed.
 
     >>> ReasonCode("starved") is ReasonCode.STARVED, bool(ReasonCode.UNSPECIFIED)
     (True, False)
@@ -105,7 +105,7 @@ class ReasonCode(StrEnum):
     OVERDUE = "overdue"
     """The sensor or the actuator has not answered an earlier step yet."""
     FROZEN = "frozen"
-    """The guard or a person keeps the actuator where it is."""
+    """The guard or a person freezes the loop."""
     OUT_OF_ORDER = "out-of-order"
     """The sample is not newer than the one before."""
     RESTARTED = "restarted"
@@ -114,7 +114,7 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What a controller wants, and why: the record of one step.
+    """What a controller commands, and why: the record of one step.
 
     `command` None means: leave the actuator as it is. `parts` are the terms that add up to the command (for a PID
     "p", "i", "d"; "ff" for feed-forward). `saturated` is -1 or +1 where a limit cut the command, else 0.

@@ -15,7 +15,7 @@ from flyball.errors import FlyballError, InvalidValue
 SignalKind: TypeAlias = Literal["staircase", "prbs"]
 
 LEAST_SAMPLES, MOST_SAMPLES = 12, 3600
-_MARGIN = 0.8  # part of the room to the nearer bound that a pseudo-random signal uses
+_MARGIN = 0.8  # part of the distance to the nearer bound that a pseudo-random signal uses
 
 
 class Untunable(FlyballError, RuntimeError):

@@ -333,7 +333,7 @@ def test_insignificant_and_unstable_fits_are_results() -> None:
 def test_collinear_data_are_a_result_with_a_warning() -> None:
     u = np.arange(1.0, 41.0)
     fit = identify(u, 3.0 * u + 5.0)
-    assert warned(fit, "cannot be told apart")
+    assert warned(fit, "cannot be distinguished")
     assert np.isfinite([*fit.model.a, *fit.model.b]).all()
     assert fit.confidence["a"] == (-np.inf, np.inf)
 

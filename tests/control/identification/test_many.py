@@ -73,7 +73,7 @@ def test_what_cannot_be_fitted_says_why_and_disturbs_no_other() -> None:
         "the input is constant",
         "the output is not a number everywhere",
         "fewer than 7 samples",
-        "past output and input move together: a and b cannot be told apart",
+        "past output and input move together: a and b cannot be distinguished",
         "the output is constant",
         "",
     ]

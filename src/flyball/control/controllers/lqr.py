@@ -101,9 +101,9 @@ class Lqr:
         if integral is not None:
             integral = tuple(i + a - c for i, a, c in zip(integral, in_force, state.command, strict=True))
         error = vector_error(sample, len(self.ki[0]))
-        held = LqrState(in_force, under_way, integral)
+        held_state = LqrState(in_force, under_way, integral)
         if error is None or sample.measurement is None:
-            return held, hold_unusable(sample)
+            return held_state, hold_unusable(sample)
         fed_back = _product(self.ky, as_tuple(sample.measurement))
         if self.ku:
             on_commands = _product(self.ku, tuple(u for block in under_way for u in block))
@@ -113,7 +113,7 @@ class Lqr:
         integral = tuple(i + step for i, step in zip(integral, _product(self.ki, error), strict=True))
         command = tuple(i - f for i, f in zip(integral, fed_back, strict=True))
         if not all(map(math.isfinite, command)):
-            return held, HOLD_NOT_FINITE
+            return held_state, HOLD_NOT_FINITE
         return LqrState(command, under_way, integral), Action(command, _parts(integral, fed_back))
 
 

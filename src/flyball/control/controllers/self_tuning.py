@@ -125,7 +125,7 @@ class SelfTuning:
             if gains is not None and (_differ(kp, gains.kp, gains) or _differ(ki, gains.ki, gains)):
                 kp, ki, swaps, swapped = gains.kp, gains.ki, swaps + 1, True
                 memory = Pi(kp, ki).initial(aside)
-        memory, action = Pi(kp, ki).step(memory, _seen_by_pi(sample, aside))
+        memory, action = Pi(kp, ki).step(memory, _with_applied(sample, aside))
         learnt = (rls, state.samples + 1, judged_at, swaps, verdict)
         if action.command is None:
             return self._after(kp, ki, memory, state.command, state.probe, learnt), action
@@ -184,7 +184,7 @@ def _is_sensible(model: Arx) -> bool:
     return model.b[0] != 0.0 and all(abs(x) < 1e100 for x in (*model.a, *model.b, model.offset))
 
 
-def _seen_by_pi(sample: Sample, applied: float) -> Sample:
+def _with_applied(sample: Sample, applied: float) -> Sample:
     return Sample(sample.time, sample.dt, sample.setpoint, sample.measurement, applied, sample.disturbances)
 
 

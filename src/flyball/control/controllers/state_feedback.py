@@ -75,8 +75,8 @@ class StateFeedback:
         integral = None if state.integral is None else state.integral + (in_force - state.command)
         error = scalar_error(sample)
         if error is None or sample.measurement is None:
-            held = StateFeedbackState(in_force, under_way, state.outputs, integral)
-            return held, hold_unusable(sample)
+            held_state = StateFeedbackState(in_force, under_way, state.outputs, integral)
+            return held_state, hold_unusable(sample)
         measured = as_scalar(sample.measurement)
         # at the start the past is taken to equal the present: a plant at rest
         past = state.outputs or (measured,) * len(self.ky)

@@ -85,7 +85,7 @@ class GainSearch:
     ) -> Gains | None:
         """The preferred gains that satisfy the demand, or None when the search finds none.
 
-        `near` adds a starting point; `polish` follows kinks to their end, for limits that are to be told.
+        `near` adds a starting point; `polish` follows kinks to their end, for limits that are to be reported.
         """
         starts, step = self._grid()
         if near is not None:

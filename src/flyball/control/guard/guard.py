@@ -29,7 +29,7 @@ from flyball.control.step import Action, Sample, Value, is_usable
 Kind: TypeAlias = Literal["missing", "stale", "unreachable", "saturated", "lost", "inverted", "oscillation"]
 Response: TypeAlias = Literal["ignore", "alert", "freeze", "retreat"]
 _SEVERITY: tuple[Response, ...] = ("ignore", "alert", "freeze", "retreat")
-_MEAN = 0.9  # kept part of the running mean that becomes the safe command
+_MEAN = 0.9  # weight of the old running mean that becomes the safe command
 
 
 @dataclass(frozen=True, slots=True)

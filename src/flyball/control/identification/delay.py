@@ -2,8 +2,8 @@
 
 Every candidate lag gives a least-squares fit of the same outputs; the Bayesian information criterion
 n·ln(RSS/n) + p·ln n weighs its error. All candidates have p parameters and are judged on the same rows, so the
-criteria differ by the errors alone. A larger lag must earn its place: among lags that the data cannot tell apart
-(criteria closer than 2, "not worth more than a bare mention" on the usual scale) the smallest is taken.
+criteria differ by the errors alone. A larger lag must explain more: among lags that the data cannot distinguish
+(criteria closer than 2, "not worth more than a bare mention" on the usual scale) the smallest is chosen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INDISTINGUISHABLE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LagChoice:
-    """The lag taken, and those that explain the data about as well."""
+    """The chosen lag, and those that explain the data about as well."""
 
     lag: int
     rivals: tuple[int, ...]
@@ -35,7 +35,7 @@ def choose_lag(
 ) -> LagChoice:
     """Choose among `lags`, judged on `rows` of y (default: all rows that every candidate can explain)."""
     first = max(na, max(lags) + nb - 1)
-    if offset:  # near-zero means leave nothing to cancel when the exact means are taken out below
+    if offset:  # near-zero means leave nothing to cancel when the exact means are subtracted below
         u, y = u - u.mean(), y - y.mean()
     products = _Products(u, y, first, None if rows is None else rows[rows >= first])
     n = products.rows
@@ -65,18 +65,18 @@ class _Products:
     end. So the many candidates share few passes over the data.
     """
 
-    def __init__(self, u: Array, y: Array, first: int, places: Rows | None) -> None:
+    def __init__(self, u: Array, y: Array, first: int, selected: Rows | None) -> None:
         self._signals = {"u": u, "y": y, "1": np.ones(y.size)}
         self._first = first
-        self._places = places
-        self.rows = y.size - first if places is None else places.size
+        self._selected = selected
+        self.rows = y.size - first if selected is None else selected.size
         self._columns: dict[_Term, Array] = {}
         self._sums: dict[tuple[_Term, _Term], float] = {}
 
     def of(self, left: _Term, right: _Term) -> float:
         if right < left:
             left, right = right, left
-        if self._places is not None:
+        if self._selected is not None:
             return self._once(left, right)
         (s, i), (t, j) = left, right
         common = min(i, j)
@@ -94,10 +94,10 @@ class _Products:
     def _column(self, term: _Term) -> Array:
         if term not in self._columns:
             signal, shift = self._signals[term[0]], term[1]
-            if self._places is None:
+            if self._selected is None:
                 self._columns[term] = signal[self._first - shift : signal.size - shift]
             else:
-                self._columns[term] = signal[self._places - shift]
+                self._columns[term] = signal[self._selected - shift]
         return self._columns[term]
 
     def _part(self, left: _Term, right: _Term, start: int, stop: int) -> float:

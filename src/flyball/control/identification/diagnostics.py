@@ -25,7 +25,7 @@ def doubts_about(
     if moves < 2 * solution.coefficients.size:
         doubts.append(f"the input moved only {moves} times: record an experiment with more changes")
     if not np.isfinite(solution.condition):
-        doubts.append("past output and input move together so closely that a and b cannot be told apart")
+        doubts.append("past output and input move together so closely that a and b cannot be distinguished")
     insignificant = {
         name: f"{low:.4g} to {high:.4g}" for name, (low, high) in confidence.items() if low <= 0.0 <= high
     }

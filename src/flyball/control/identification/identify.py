@@ -268,9 +268,9 @@ def _names(letter: str, count: int) -> list[str]:
 
 
 def _ambiguous(lag: int, rivals: tuple[int, ...], delay: int | str, align: Alignment | Literal["auto"]) -> str:
-    taken, *others = (f"{a} {d}" for a, d in (_named(one, delay, align) for one in (lag, *rivals)))
+    chosen, *others = (f"{a} {d}" for a, d in (_named(one, delay, align) for one in (lag, *rivals)))
     more = f" and {len(others) - 2} more" if len(others) > 2 else ""
     return (
-        f"alignment and delay {taken} were taken, but the data fit {', '.join(others[:2])}{more} as well; "
+        f"alignment and delay {chosen} were chosen, but the data fit {', '.join(others[:2])}{more} as well; "
         "give them, or record with an input that changes irregularly"
     )

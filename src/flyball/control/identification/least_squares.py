@@ -43,7 +43,7 @@ class Solution:
     squared_error: float
     samples: int
     condition: float
-    """Of the correlation matrix of the regressors; infinite where some cannot be told apart."""
+    """Condition number of the regressors' correlation matrix; infinite where some cannot be distinguished."""
 
     @property
     def degrees_of_freedom(self) -> int:

@@ -7,8 +7,8 @@ A plant that saturates, or has a dead zone, bends where the input passes some va
 describes such a plant exactly, with slope b below h and b + d above. For each candidate h this is a small
 least-squares problem, and with the rows sorted by input all of them follow from cumulative sums. The bend counts
 where the Bayesian information criterion favours it strongly (by 6 or more, after paying for d and h) and the slope
-changes by at least a quarter. Then the steeper side is kept, for there the actuator has authority, and searched
-again, so that a curve that flattens in several places is cut back to its first straight part.
+changes by at least a quarter. Then the steeper side is used, for there the actuator has authority, and searched
+again, so that a curve that flattens at several inputs is cut back to its first straight part.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def linear_range(
             break
         h, keep_below = bend
         bends.append(h)
-        kept = drive <= h if keep_below else drive >= h
-        drive, target = drive[kept], target[kept]
-        others = [column[kept] for column in others]
+        selected = drive <= h if keep_below else drive >= h
+        drive, target = drive[selected], target[selected]
+        others = [column[selected] for column in others]
         low, high = (low, float(drive[-1])) if keep_below else (float(drive[0]), high)
     return LinearRange(low, high, tuple(bends))
 

@@ -100,7 +100,7 @@ def _note_problems(u: Array, y: Array, starts: Index, sizes: Index, result: Fits
 
 
 class _Part:
-    """Some of the series, taken out, with what is needed to sum over each."""
+    """A selection of the series, with what is needed to sum over each."""
 
     def __init__(self, u: Array, y: Array, starts: Index, sizes: Index, chosen: Index) -> None:
         self.sizes = sizes[chosen]
@@ -219,7 +219,7 @@ def _solve(part: _Part, lag: int, means: tuple[Array, Array] | None, result: Fit
         getattr(result, name)[chosen] = np.where(ill, np.nan, values)
     result.lag[chosen] = np.where(ill, -1, lag)
     result.samples[chosen] = np.where(ill, 0, counts)
-    result.problem[chosen[ill]] = "past output and input move together: a and b cannot be told apart"
+    result.problem[chosen[ill]] = "past output and input move together: a and b cannot be distinguished"
 
 
 def _free_run_squared(residuals: Array, a: Array, at: Index, counts: Index) -> Array:

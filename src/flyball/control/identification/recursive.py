@@ -6,9 +6,9 @@ this for weeks inside a loop, and what is done about each:
 
 Wind-up. Forgetting everything at a constant rate empties R while the plant is quiet, and then the first noise
 throws the estimate anywhere. Here only what a sample renews is forgotten (directional forgetting): before it, φᵀθ
-was known with information 1/(φᵀR⁻¹φ); the share 1−λ of that is taken from R along φ, then the sample is added:
-R ← R − (1−λ)/(φᵀR⁻¹φ)·φφᵀ + φφᵀ. Information along a φ that repeats tends to 1/(1−λ), all other directions keep
-what they know; and since φᵀR⁻¹φ has no units, strong and weak directions are forgotten at the same rate.
+was known with information 1/(φᵀR⁻¹φ); the share 1−λ of that is subtracted from R along φ, then the sample is
+added: R ← R − (1−λ)/(φᵀR⁻¹φ)·φφᵀ + φφᵀ. Information along a φ that repeats tends to 1/(1−λ), all other directions
+keep what they know; and since φᵀR⁻¹φ has no units, strong and weak directions are forgotten at the same rate.
 
 Feedback. In a closed loop the command answers the noise, and least squares on such data finds the controller's
 inverse as readily as the plant. Samples are therefore used only while the command moves on purpose: while its
@@ -245,7 +245,7 @@ class Rls:
         deviation = math.sqrt(movement)
         if deviation <= self.min_movement:
             return False
-        # The gain is taken at the far end of its uncertainty: what is not known yet must be learnable.
+        # The gain used is the far end of its uncertainty: what is not known yet must be learnable.
         b_variance = noise * (1.0 / factors[1] + factors[5] ** 2 / factors[2])
         return (abs(b) + 2.0 * math.sqrt(b_variance)) * deviation >= self.excitation * math.sqrt(noise)
 

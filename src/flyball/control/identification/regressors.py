@@ -17,11 +17,11 @@ def usable_rows(u: Array, y: Array, lag: int, na: int, nb: int) -> Rows:
 
 
 def rows_inside(u: Array, rows: Rows, lag: int, nb: int, span: tuple[float, float]) -> Rows:
-    kept = np.ones(rows.size, dtype=bool)
+    selected = np.ones(rows.size, dtype=bool)
     for j in range(nb):
         drive = u[rows - lag - j]
-        kept &= (drive >= span[0]) & (drive <= span[1])
-    return np.asarray(rows[kept])
+        selected &= (drive >= span[0]) & (drive <= span[1])
+    return np.asarray(rows[selected])
 
 
 def shifted(signal: Array, first: int, lag: int) -> Array:

@@ -45,7 +45,7 @@ class Whiteness:
 
 
 def score(residuals: Array, targets: Array, rows: Rows, a: Sequence[float]) -> Score:
-    """Score one-step residuals of `targets`; `rows` are their places in time, a gap restarts the free run."""
+    """Score one-step residuals of `targets`; `rows` are their sample numbers, a gap restarts the free run."""
     centred = targets - targets.mean()
     spread = inner(centred, centred)
     one_step = inner(residuals, residuals)

@@ -36,7 +36,7 @@ class Certificate:
     """What is known about a loop before it runs. Margins and predictions of an unstable loop are None.
 
     settling       samples until the slowest mode has decayed to 2 %: −4/ln(radius)
-    settling_step  samples until the response to a step of the setpoint stays within 2 % (simulated exactly)
+    settling_step  samples until the response to a step of the set point stays within 2 % (simulated exactly)
     overshoot, steady_state_error  of that response, as fractions of the step
     delay_margin   dead time, in samples, that the loop bears in addition to the model's
     """

@@ -1,12 +1,12 @@
 """Limits, filters, dither and smooth switching around any controller.
 
 A wrapper is itself a controller: it has a field `inner`, and wrappers nest. From the outside in, the usual
-order is guarded limits around the law and filters on what it sees::
+order is limits around the controller and filters on its measurement::
 
     Saturation(Slew(DeadBand(Ewma(Pi(…)))))
 
 Each wrapper that changes a command remembers what it let pass and, where the loop does not know what was
-applied, tells the inner controller that instead; so anti-windup works with or without an actuator that
+applied, reports that to the inner controller instead; so anti-windup works with or without an actuator that
 reports back.
 """
 

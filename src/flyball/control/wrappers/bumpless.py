@@ -25,7 +25,7 @@ class Bumpless:
 
     Formula: u'(k) = u(k) + d(k), d(0) = command at the start − u(0), d(k) = fade·d(k−1). For controllers that
     have no memory to start from, such as P with a given bias; those with an integral start smoothly by
-    themselves. The inner controller is told applied − d, which is what it would have had to ask for.
+    themselves. The inner controller gets applied − d, which is what it would have had to ask for.
 
     >>> from flyball.control.controllers.fixed import Fixed
     >>> smooth = Bumpless(Fixed(10.0), fade=0.5)
@@ -60,8 +60,8 @@ class Bumpless:
         if wanted is None:
             return BumplessState(inner, state.start, state.offset), action
         if not is_usable(wanted) or len(as_tuple(wanted)) != len(state.offset):
-            kept = BumplessState(inner, state.start, state.offset)
-            return kept, hold_invalid(wanted)
+            held_state = BumplessState(inner, state.start, state.offset)
+            return held_state, hold_invalid(wanted)
         if state.start is None or not same_shape(state.start, wanted):
             offset = tuple(self.fade * d for d in state.offset)
         else:

@@ -59,7 +59,7 @@ class Dither:
     """Gives whole numbers whose running mean is the wanted command (sigma-delta).
 
     The inner controller must not mistake the dither for a limit: where exactly the dithered value was
-    applied, it is told that its own, fractional command was. Put limits inside.
+    applied, it gets its own, fractional command as the applied one. Put limits inside.
 
     >>> from flyball.control.controllers.fixed import Fixed
     >>> whole = Dither(Fixed(2.25))
@@ -92,8 +92,8 @@ class Dither:
             return DitherWrapperState(inner, state.wanted, state.given, state.residues), action
         numbers = as_tuple(wanted)
         if not is_usable(wanted) or len(numbers) != len(state.residues):
-            kept = DitherWrapperState(inner, state.wanted, state.given, state.residues)
-            return kept, hold_invalid(wanted)
+            held_state = DitherWrapperState(inner, state.wanted, state.given, state.residues)
+            return held_state, hold_invalid(wanted)
         pairs = [dither_step(residue, number) for residue, number in zip(state.residues, numbers, strict=True)]
         whole = tuple(float(out) for _, out in pairs)
         given: Value = whole if isinstance(wanted, tuple) else whole[0]

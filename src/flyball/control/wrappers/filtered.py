@@ -86,7 +86,7 @@ class Median:
     """
 
     inner: Controller[Any] = field(metadata={"help": "the controller that sees the median"})
-    size: int = field(default=3, metadata={"help": "number of measurements the median is taken of"})
+    size: int = field(default=3, metadata={"help": "number of measurements in the median"})
 
     def __post_init__(self) -> None:
         check_inner(self)

@@ -30,8 +30,8 @@ class SaturationState:
 class Saturation:
     """Cuts the command at the limits of the actuator, without wind-up.
 
-    Formula: u' = min(max(u, low), high). The inner controller is told in its next sample that u' was applied (by
-    the actuator, or by this wrapper where the actuator says nothing) and corrects its memory.
+    Formula: u' = min(max(u, low), high). The inner controller gets u' as the applied command in its next sample
+    (by the actuator, or by this wrapper where the actuator says nothing) and corrects its memory.
 
     >>> from flyball.control.controllers.pi import Pi
     >>> limited = Saturation(Pi(kp=0.0, ki=1.0), low=0.0, high=10.0)

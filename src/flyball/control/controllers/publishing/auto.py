@@ -66,20 +66,20 @@ class AutoState:
     """All of them, over a long path whose knee is found: the shortest of many is shorter than that of few."""
     limited: bool = False
     """In this round the window held messages back."""
-    pressed_s: float | None = None
+    limited_since_s: float | None = None
     """Since when the window has held messages back without a break."""
     peak: float = 0.0
     """Most messages on the way in this round."""
     counting_s: float | None = None
     """Since when `counted` messages have been confirmed, for the delivery rate; None: from the next sample on."""
     counted: float = 0.0
-    held: bool = False
+    count_limited: bool = False
     """Since then the window held messages back."""
     doubling: bool = True
     """Still looking for the knee by doubling."""
     drain_until_s: float | None = None
     """Draining, until something comes back that was sent after this; None: not draining."""
-    troubled_s: float | None = None
+    unavailable_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +186,19 @@ class Auto:
 
     def _back_off(self, state: AutoState, now_s: float) -> tuple[AutoState, Why]:
         trip_s = state.trips[0][1] if state.trips else 0.0
-        if state.troubled_s is not None and abs(now_s - state.troubled_s) < trip_s:
+        if state.unavailable_s is not None and abs(now_s - state.unavailable_s) < trip_s:
             return state, (ReasonCode.BACKED_OFF, "the broker is unavailable: already halved")
         window = max(1.0, state.window / 2.0)
-        state = replace(state, window=window, troubled_s=now_s, doubling=True, drain_until_s=None)
+        state = replace(state, window=window, unavailable_s=now_s, doubling=True, drain_until_s=None)
         return _new_round(state, now_s), (ReasonCode.BACKED_OFF, "the broker is unavailable: halved")
 
     def _confirmed(self, state: AutoState, seen: Measured, now_s: float) -> tuple[AutoState, Why]:
         trip_s = max(_SHORTEST_TRIP_S, seen.transfer_s)
         state = _count(replace(state, trips=windowed_min(state.trips, now_s, trip_s, self.forget_s)), seen, now_s)
-        pressed_s = None if seen.limited <= 0.0 else now_s if state.pressed_s is None else state.pressed_s
-        state = replace(state, pressed_s=pressed_s)
+        limited_since_s = (
+            None if seen.limited <= 0.0 else now_s if state.limited_since_s is None else state.limited_since_s
+        )
+        state = replace(state, limited_since_s=limited_since_s)
         shortest_s = state.trips[0][1]
         began_s, measured_s = state.began_s, state.measured_s
         if began_s is None or measured_s is None or now_s < began_s:
@@ -214,7 +216,7 @@ class Auto:
             return _new_round(state, now_s), (ReasonCode.DRAINING, "measuring the round trip anew: draining")
         # Only what was sent under the present window tells what that window does, and not what left at once when
         # it was raised: such a burst queues behind itself, once. At the start of a long path time is too short.
-        starting = state.doubling and state.window < _STARTED and state.troubled_s is None
+        starting = state.doubling and state.window < _STARTED and state.unavailable_s is None
         starting = starting and shortest_s >= _LONG_TRIP_S
         if now_s - trip_s < began_s + (0.0 if starting else shortest_s) - 1e-9:
             return state, _MEASURING
@@ -286,7 +288,10 @@ class Auto:
         late_s = now_s - self.probe_s * math.floor(now_s / self.probe_s)
         together = late_s <= max(2.0 * seen.transfer_s, _SHORTEST_ROUND_S)
         due = state.measured_s is not None and now_s - state.measured_s > late_s
-        lasting = state.pressed_s is not None and now_s - state.pressed_s >= _TRIPS_PRESSED * state.trips[0][1]
+        lasting = (
+            state.limited_since_s is not None
+            and now_s - state.limited_since_s >= _TRIPS_PRESSED * state.trips[0][1]
+        )
         return together and due and lasting and seen.pending > 0.0
 
     def _draining(self, state: AutoState, now_s: float, trip_s: float) -> tuple[AutoState, Why]:
@@ -332,11 +337,11 @@ def _count(state: AutoState, seen: Measured, now_s: float) -> AutoState:
     """The delivery rate, over whole rounds: confirms come in groups, and one group says nothing about the rate."""
     shortest_s, since_s = state.trips[0][1], state.counting_s
     if since_s is None or now_s < since_s:
-        return replace(state, counting_s=now_s, counted=0.0, held=False)
-    counted, held = state.counted + max(0.0, seen.confirmed), state.held or seen.limited > 0.0
+        return replace(state, counting_s=now_s, counted=0.0, count_limited=False)
+    counted, count_limited = state.counted + max(0.0, seen.confirmed), state.count_limited or seen.limited > 0.0
     if now_s - since_s < _round_s(shortest_s):
-        return replace(state, counted=counted, held=held)
+        return replace(state, counted=counted, count_limited=count_limited)
     rate, rates = min(counted / (now_s - since_s), _LARGEST_RATE), state.rates
-    if held or not rates or rate > rates[0][1]:
+    if count_limited or not rates or rate > rates[0][1]:
         rates = windowed_max(rates, now_s, rate, max(_LEAST_RATE_SPAN_S, _TRIPS_OF_RATE * shortest_s))
-    return replace(state, rates=rates, counting_s=now_s, counted=0.0, held=False)
+    return replace(state, rates=rates, counting_s=now_s, counted=0.0, count_limited=False)
