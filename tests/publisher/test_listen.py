@@ -55,7 +55,7 @@ def test_accepts_durably_and_refuses_what_is_too_large_or_does_not_fit(tmp_path:
         assert [status for status, _ in answers] == [202, 202, 202, 503, 400, 413]
         assert answers[0][1] == {"id": "id-1"}
         with SqliteDatabase(tmp_path / "o.db") as database:
-            first, *others = Outbox(database).take(10)
+            first, *others = Outbox(database).read(0, 1 << 62, 10)
         message = first.message
         assert (message.id, message.body, first.urgency, message.key) == ("id-1", b"one", 0, b"k")
         assert len(others) == 2
@@ -133,4 +133,4 @@ def test_under_load_202_is_durable_and_the_rest_is_told_503(tmp_path: Path) -> N
     assert refused
     assert all("more do not fit" in reason for reason in refused)
     with SqliteDatabase(tmp_path / "o.db") as database:
-        assert {pending.message.id for pending in Outbox(database).take(1000)} == accepted
+        assert {pending.message.id for pending in Outbox(database).read(0, 1 << 62, 1000)} == accepted

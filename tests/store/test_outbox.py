@@ -1,4 +1,4 @@
-"""The outbox: order, bounds, the application's own transaction, and nothing lost by kill -9 or a full disk."""
+"""The outbox: order, limits, the application's own transaction, and no loss by kill -9 or a full disk."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def messages(*names: str, urgency: int = 4) -> list[Entry]:
     return [Entry(Message(name.encode(), name), urgency=urgency) for name in names]
 
 
-def ids(outbox: Outbox, limit: int = 100, urgency_step_s: float = 5.0) -> list[str]:
-    return [pending.message.id for pending in outbox.take(limit, urgency_step_s=urgency_step_s)]
+def ids(outbox: Outbox, limit: int = 100) -> list[str]:
+    return [pending.message.id for pending in outbox.read(0, outbox.newest(), limit)]
 
 
 def lines(child: Popen[str]) -> Iterable[str]:
@@ -47,7 +47,7 @@ def start_all(threads: Sequence[threading.Thread], database: SqliteDatabase) -> 
         time.sleep(0.001)
 
 
-def test_what_was_appended_comes_back_whole(database: SqliteDatabase) -> None:
+def test_a_message_is_read_as_it_was_appended(database: SqliteDatabase) -> None:
     sent = Message(
         id="1",
         body=b"\x00\xff",
@@ -58,34 +58,31 @@ def test_what_was_appended_comes_back_whole(database: SqliteDatabase) -> None:
     )
     outbox = Outbox(database, clock=lambda: 100.0)
     seqs = outbox.append([Entry(sent, "city.lyon", 0)])
-    (pending,) = outbox.take(10)
+    (pending,) = outbox.read(0, seqs[0], 10)
     assert (pending.seq, pending.accepted_s, pending.message) == (seqs[0], 100.0, sent)
     assert (pending.channel, pending.urgency) == ("city.lyon", 0)
     assert type(pending.message.headers["yes"]) is bool
 
 
-def test_taken_messages_are_not_taken_twice_until_given_back(database: SqliteDatabase) -> None:
+def test_a_range_of_sequence_numbers_is_read_in_order(database: SqliteDatabase) -> None:
     outbox = Outbox(database)
     seqs = outbox.append(messages("a", "b", "c", "d"))
     assert ids(outbox, 2) == ["a", "b"]
-    outbox.give_back([seqs[0]])
-    assert outbox.taken == 1
-    assert ids(outbox) == ["a", "c", "d"]
-    assert ids(outbox) == []
+    assert [pending.message.id for pending in outbox.read(seqs[1], seqs[2], 10)] == ["b", "c"]
+    assert outbox.read(seqs[-1] + 1, seqs[-1] + 10, 10) == []
 
 
-def test_confirmed_messages_are_gone_and_the_rest_is_sent_again_after_a_restart(path: Path) -> None:
+def test_confirmed_messages_are_removed_and_the_rest_is_there_after_a_restart(path: Path) -> None:
     with SqliteDatabase(path) as database:
         outbox = Outbox(database)
         seqs = outbox.append(messages("a", "b", "c"))
-        outbox.take(10)
         outbox.confirm(seqs[:2])
         assert outbox.pending()[0] == 1
     with SqliteDatabase(path) as database:
         assert ids(Outbox(database)) == ["c"]
 
 
-def test_sequence_numbers_grow_and_are_never_given_twice(path: Path) -> None:
+def test_sequence_numbers_grow_and_are_never_used_twice(path: Path) -> None:
     with SqliteDatabase(path) as database:
         outbox = Outbox(database)
         first = outbox.append(messages("a", "b"))
@@ -94,19 +91,7 @@ def test_sequence_numbers_grow_and_are_never_given_twice(path: Path) -> None:
         assert Outbox(database).append(messages("c", "d")) == [first[-1] + 1, first[-1] + 2]
 
 
-def test_urgent_ones_leave_first_and_low_classes_never_starve(database: SqliteDatabase) -> None:
-    now = 0.0
-    outbox = Outbox(database, clock=lambda: now)
-    outbox.append(messages("low", urgency=2))
-    for now in range(1, 20):
-        outbox.append(messages(f"urgent at {now}", urgency=0))
-    order = ids(outbox, urgency_step_s=5.0)
-    # Class 2 may wait 2 · 5 s: it comes after the urgent ones accepted up to then, before all later ones.
-    assert order.index("low") == order.index("urgent at 10") + (order.index("urgent at 10") < order.index("low"))
-    assert order.index("urgent at 9") < order.index("low") < order.index("urgent at 11")
-
-
-def test_order_within_a_class_survives_a_clock_that_goes_back(database: SqliteDatabase) -> None:
+def test_order_survives_a_clock_that_goes_back(database: SqliteDatabase) -> None:
     times = iter([1000.0, 10.0, 500.0])
     outbox = Outbox(database, clock=lambda: next(times))
     for name in ("a", "b", "c"):
@@ -114,7 +99,7 @@ def test_order_within_a_class_survives_a_clock_that_goes_back(database: SqliteDa
     assert ids(outbox) == ["a", "b", "c"]
 
 
-def test_the_bound_holds_for_every_process_and_nothing_is_accepted_by_halves(path: Path) -> None:
+def test_the_limit_holds_for_every_process_and_no_batch_is_accepted_in_part(path: Path) -> None:
     with SqliteDatabase(path) as database:
         outbox = Outbox(database, max_bytes=1000)
         seqs = outbox.append(messages("a"))
@@ -146,15 +131,15 @@ def test_a_full_disk_is_a_clear_error_and_keeps_what_was_accepted(path: Path) ->
         with pytest.raises(Full, match="free some space; what was accepted before is kept"):
             fill()
         assert 10 < len(accepted) < 1000
-        # Still usable: confirming makes room.
-        taken = outbox.take(5)
-        outbox.confirm(pending.seq for pending in taken)
+        # Still usable: confirming frees space.
+        first = outbox.read(0, outbox.newest(), 5)
+        outbox.confirm(pending.seq for pending in first)
         outbox.append(messages("later"))
     with SqliteDatabase(path) as database:
         assert ids(Outbox(database), 2000) == [*accepted[5:], "later"]
 
 
-def test_one_that_does_not_fit_does_not_fail_those_that_share_its_commit(database: SqliteDatabase) -> None:
+def test_a_message_that_does_not_fit_does_not_fail_others_in_the_same_commit(database: SqliteDatabase) -> None:
     outbox = Outbox(database, max_bytes=100_000)
     outcome: dict[str, object] = {}
 
@@ -252,14 +237,14 @@ def test_several_threads_and_processes_append_at_once(path: Path, start_child: C
     assert len(accepted) == 3 * 4 * 10 * 5
     with SqliteDatabase(path) as database:
         outbox = Outbox(database)
-        stored = outbox.take(10_000)
+        stored = outbox.read(0, outbox.newest(), 10_000)
         assert outbox.pending()[0] == len(accepted)
     assert sorted(pending.message.id for pending in stored) == sorted(accepted)
     # Each thread's messages are in its own order.
-    place = {pending.message.id: pending.seq for pending in stored}
+    seq_of = {pending.message.id: pending.seq for pending in stored}
     for process in range(3):
         for thread in range(4):
-            own = [place[f"p{process}-{thread}-{turn}-{i}"] for turn in range(10) for i in range(5)]
+            own = [seq_of[f"p{process}-{thread}-{turn}-{i}"] for turn in range(10) for i in range(5)]
             assert own == sorted(own)
 
 
@@ -277,5 +262,5 @@ def test_kill_9_of_the_writer_keeps_every_accepted_message(
         intact = database.read(lambda t: t.execute("PRAGMA integrity_check").fetchone()[0])
     assert set(acknowledged) <= set(stored), f"seed {seed}"
     assert len(stored) == len(set(stored))
-    assert len(stored) % 5 == 0, "a batch was accepted by halves"
+    assert len(stored) % 5 == 0, "a batch was accepted in part"
     assert intact == "ok"

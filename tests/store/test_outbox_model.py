@@ -13,8 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from flyball.message import Message
 from flyball.store import Outbox, SqliteDatabase
 
-URGENCY_STEP_S = 3.0
-
 
 class Entry(NamedTuple):
     message: Message
@@ -23,7 +21,7 @@ class Entry(NamedTuple):
 
 
 class OutboxModel(RuleBasedStateMachine):
-    """`waiting` and `taken` hold (urgency, accepted, seq, id) in order of acceptance."""
+    """`waiting` has (seq, accepted, urgency, id) of each unconfirmed message, in order of acceptance."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +29,6 @@ class OutboxModel(RuleBasedStateMachine):
         self.now_s = 0.0
         self.count = 0
         self.waiting: list[tuple[int, float, int, str]] = []
-        self.taken: list[tuple[int, float, int, str]] = []
 
     @initialize()
     def open(self) -> None:
@@ -47,44 +44,32 @@ class OutboxModel(RuleBasedStateMachine):
             batch.append(Entry(Message(b"b", str(self.count)), urgency))
         seqs = self.outbox.append(batch)
         for entry, seq in zip(batch, seqs, strict=True):
-            self.waiting.append((entry.urgency, self.now_s, seq, entry.message.id))
+            self.waiting.append((seq, self.now_s, entry.urgency, entry.message.id))
 
-    @rule(limit=st.integers(1, 5))
-    def take(self, limit: int) -> None:
-        got = self.outbox.take(limit, urgency_step_s=URGENCY_STEP_S)
-        due: dict[int, float] = {}
-        ranked = []
-        for urgency, accepted_s, seq, id in sorted(self.waiting, key=lambda entry: entry[2]):
-            due[urgency] = max(due.get(urgency, float("-inf")), accepted_s + urgency * URGENCY_STEP_S)
-            ranked.append((due[urgency], urgency, seq, id))
-        expected = [id for _, _, _, id in sorted(ranked)[:limit]]
-        assert [pending.message.id for pending in got] == expected
-        self.taken += [entry for entry in self.waiting if entry[3] in expected]
-        self.waiting = [entry for entry in self.waiting if entry[3] not in expected]
+    @rule(first=st.integers(0, 40), length=st.integers(0, 40), limit=st.integers(1, 5))
+    def read(self, first: int, length: int, limit: int) -> None:
+        pending = self.outbox.read(first, first + length, limit)
+        expected = [entry for entry in self.waiting if first <= entry[0] <= first + length][:limit]
+        assert [(one.seq, one.accepted_s, one.urgency, one.message.id) for one in pending] == expected
 
     @rule(data=st.data())
-    def confirm_or_give_back(self, data: st.DataObject) -> None:
-        if not self.taken:
+    def confirm(self, data: st.DataObject) -> None:
+        if not self.waiting:
             return
-        some = data.draw(st.lists(st.sampled_from(self.taken), unique=True))
-        back = data.draw(st.booleans())
-        (self.outbox.give_back if back else self.outbox.confirm)([entry[2] for entry in some])
-        self.taken = [entry for entry in self.taken if entry not in some]
-        if back:
-            self.waiting += some
+        confirmed = data.draw(st.lists(st.sampled_from(self.waiting), unique=True))
+        self.outbox.confirm([entry[0] for entry in confirmed])
+        self.waiting = [entry for entry in self.waiting if entry not in confirmed]
 
     @rule()
     def restart(self) -> None:
         self.database.close()
         self.open()
-        self.waiting += self.taken
-        self.taken = []
 
     @invariant()
     def counts_are_true(self) -> None:
         if hasattr(self, "outbox"):
-            assert self.outbox.pending()[0] == len(self.waiting) + len(self.taken)
-            assert self.outbox.taken == len(self.taken)
+            assert self.outbox.pending()[0] == len(self.waiting)
+            assert self.outbox.newest() == self.count
 
     def teardown(self) -> None:
         if hasattr(self, "database"):

@@ -174,7 +174,7 @@ def test_a_file_of_version_1_opens_and_keeps_everything(path: Path) -> None:
     plain.close()
     with SqliteDatabase(path) as database:
         outbox = Outbox(database)
-        assert [pending.message.id for pending in outbox.take(10)] == ["first", "second"]
+        assert [pending.message.id for pending in outbox.read(0, outbox.newest(), 10)] == ["first", "second"]
         assert outbox.pending() == (2, 170)
         assert outbox.append([]) == []
         assert LoopStates(database).load("prefetch") == {"integral": 0.5}

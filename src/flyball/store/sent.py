@@ -1,7 +1,7 @@
-"""Messages of an outbox that a broker has confirmed and that are kept until a consumer's receipt.
+"""Messages of an outbox that a broker has confirmed and that stay until a consumer's delivery receipt.
 
-They stay where they are and only get a time: `Outbox.take` and `Outbox.read` pass them over, and what waits too
-long for its receipt can be sent again, under its own id.
+They stay in the table and only get a time: `Outbox.read` skips them, and a message that waits too
+long for its delivery receipt can be sent again, with the same id.
 """
 
 from __future__ import annotations
