@@ -1,11 +1,11 @@
-"""`python -m flyball …`, and by the path of this file, which is what spark-submit wants."""
+"""Run the command line: `python -m flyball …`, or by the path of this file, as spark-submit needs it."""
 
 import sys
 from pathlib import Path
 
-# Run by its path, this folder is where Python looks first, and its packages would shadow others.
+# Run by its path, this folder is the first on Python's path, and its packages would shadow others.
 sys.path[:] = [
-    place for place in sys.path if not place or Path(place).resolve() != Path(__file__).resolve().parent
+    folder for folder in sys.path if not folder or Path(folder).resolve() != Path(__file__).resolve().parent
 ]
 
 from flyball.cli import main  # noqa: E402 (the path comes first)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 def delays_s(
     attempts: int, *, first_s: float = 0.05, longest_s: float = 5.0, rng: random.Random | None = None
 ) -> Iterator[float]:
-    """`attempts` waiting times. Each is drawn between half and all of its nominal value.
+    """Yield `attempts` delays, each drawn between half and all of its nominal value.
 
     >>> [round(d, 3) for d in delays_s(3, rng=random.Random(1))]
     [0.028, 0.092, 0.176]

@@ -1,8 +1,8 @@
-"""The errors a user of Flyball can meet.
+"""The errors that Flyball raises.
 
-Every error derives from :class:`FlyballError` and from the builtin that fits, says what was wrong, shows the
-offending value and what to do about it, all in one sentence. The command line prints that sentence and exits
-with code 2; it never shows a traceback for one of these.
+Every error derives from :class:`FlyballError` and from the builtin that fits. Its message is one sentence: what is
+wrong, the invalid value, and what to do about it. The command line prints that sentence and exits with code 2; it
+never shows a traceback for one of these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class InvalidValue(FlyballError, ValueError):
 
 
 class MissingExtra(FlyballError, ImportError):
-    """A part was used whose optional packages are not installed."""
+    """An optional package that this feature needs is not installed."""
 
 
 def require(module: str, extra: str) -> ModuleType:
@@ -36,7 +36,7 @@ def require(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        # A broken installation of a package that *is* there must not be reported as a missing extra.
+        # A broken installation of a package that is present must not be reported as a missing extra.
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise MissingExtra(

@@ -1,4 +1,4 @@
-"""A lock on a file, for what only one process of this host may do at a time."""
+"""A lock on a file, for work that only one process of this host may do at a time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import IO
 
 
 def lock_file(path: Path, *, wait: bool = True) -> IO[bytes]:
-    """Lock the file, made if it is missing, until what is returned is closed.
+    """Lock the file until the returned object is closed; the file is created if it does not exist.
 
     The system releases the lock when the process ends, however it ends: unlike a lease it needs no time to expire
-    after kill -9. Without `wait` a lock that another process holds raises BlockingIOError.
+    after kill -9. With `wait` False, BlockingIOError is raised if another process has the lock.
     """
     file = path.open("ab")
     try:

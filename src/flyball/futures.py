@@ -1,7 +1,7 @@
-"""What a thread found out, brought to the coroutine that waits for it.
+"""Pass the result of a thread to the coroutine that waits for it.
 
-A future belongs to its event loop and may be touched in that loop's thread only; by the time an answer is there,
-its caller may have been cancelled or the whole loop closed. Every pool of threads meets these three, here once.
+A future belongs to its event loop and may be used in that loop's thread only; when the result is there, its caller
+may have been cancelled or the whole loop closed. These three functions handle that for every pool of threads.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 
 def outcome_of(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result of a call, or the exception that it ended with."""
+    """Call the function; return its result, or the exception that it raised."""
     try:
         return function(*arguments)
-    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits, not to this thread
+    except BaseException as error:  # noqa: BLE001 - it is raised in the waiting coroutine, not in this thread
         return error
 
 
 def deliver(future: asyncio.Future[Any], outcome: Any) -> None:
-    """Settle a future with the outcome of a call; call it in the future's own thread."""
+    """Set a future to the outcome of a call; must run in the future's own thread."""
     if future.done():  # its caller was cancelled
         return
-    if isinstance(outcome, StopIteration):  # a future refuses it, and its caller would wait for ever
+    if isinstance(outcome, StopIteration):  # a future rejects it, and its caller would wait for ever
         outcome = RuntimeError("the call ended with StopIteration, which cannot be passed on").with_traceback(
             outcome.__traceback__
         )
@@ -35,13 +35,13 @@ def deliver(future: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def answer(futures: Sequence[asyncio.Future[Any]], outcomes: Sequence[Any]) -> None:
-    """Settle futures of one event loop from another thread, all in one turn of the loop."""
+    """Set futures of one event loop from another thread, all in one iteration of the loop."""
     if not futures:
         return
 
-    def settle() -> None:
+    def deliver_all() -> None:
         for future, outcome in zip(futures, outcomes, strict=True):
             deliver(future, outcome)
 
-    with suppress(RuntimeError):  # the loop was closed: nobody is left to tell, the work itself is done
-        futures[0].get_loop().call_soon_threadsafe(settle)
+    with suppress(RuntimeError):  # the loop was closed: no coroutine waits any more
+        futures[0].get_loop().call_soon_threadsafe(deliver_all)

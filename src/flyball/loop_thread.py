@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for code that is not asynchronous and calls coroutines."""
+"""An event loop in a thread of its own, for synchronous code that calls coroutines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 
 class LoopThread:
-    """Runs from the beginning until `stop`; its thread does not keep the interpreter alive.
+    """Runs until `stop`; its thread does not keep the interpreter alive.
 
     >>> loop = LoopThread("example")
     >>> loop.run(asyncio.sleep(0.0, "done"))
@@ -29,7 +29,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def stop(self) -> None:
-        """End the loop and its thread. What still runs on it is left where it is: end that first."""
+        """End the loop and its thread; end the tasks that run on it first."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

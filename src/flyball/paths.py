@@ -1,4 +1,4 @@
-"""Where Flyball keeps files that it can make or fetch again."""
+"""The folder of files that Flyball can create or fetch again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder(name: str) -> Path:
-    """A folder of that name in the user's cache; FLYBALL_CACHE moves the whole cache elsewhere."""
+    """Create a folder of that name in the user's cache; FLYBALL_CACHE sets another cache folder."""
     root = os.environ.get("FLYBALL_CACHE")
     if root is None:
         root = str(Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "flyball")

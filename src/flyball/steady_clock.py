@@ -6,9 +6,9 @@ import time
 
 
 class SteadyClock:
-    """Seconds since 1970: the wall clock is read once, then carried on by the monotonic clock.
+    """Seconds since 1970: the wall clock is read once, then the monotonic clock is added.
 
-    So times carry a date, and do not jump when somebody sets the machine's clock.
+    So times have a date, and do not jump when the machine's clock is set.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The base of everything that is read from a config file."""
+"""The base of all config models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class StrictModel(BaseModel):
-    """Unknown keys are mistakes, and nothing changes after it was checked."""
+    """Rejects unknown keys; immutable after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

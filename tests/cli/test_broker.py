@@ -76,7 +76,7 @@ def test_kafka_up_used_and_down(tmp_path: Path, kafka: KafkaServer) -> None:
     [
         (("up", "joram"), "rabbitmq, kafka"),
         (("up", "rabbitmq", "--nodes", "0"), "1 to 32"),
-        (("up", "rabbitmq", "--nodes", "2", "--port", "5672"), "--port is for a single server, got --nodes 2"),
+        (("up", "rabbitmq", "--nodes", "2", "--port", "5672"), "--port needs --nodes 1, got --nodes 2"),
         (("up", "kafka", "--port", "70000"), "from 1 to 65535, got 70000"),
     ],
 )

@@ -169,7 +169,7 @@ def test_waiting_for_the_database_shortens_the_lease(path: Path, clock: HandCloc
 
 
 def test_a_time_to_live_must_be_positive(leases: Leases) -> None:
-    with pytest.raises(InvalidValue, match="'lead' has to be positive, not 0 s"):
+    with pytest.raises(InvalidValue, match="ttl_s of lease 'lead' must be > 0, got 0"):
         leases.campaign("lead", "a", ttl_s=0)
 
 

@@ -1,5 +1,5 @@
-"""Processes that this program starts: ours to signal, to restart, and to end with us.
+"""Processes that this program starts, signals, restarts and ends.
 
-process     one of them: started, found again, signalled and ended by its pid
-guardian    ends what a killed program would leave behind
+process     one process: start it, find it again, signal it and end it by its pid
+guardian    ends the processes that a killed program would leave behind
 """

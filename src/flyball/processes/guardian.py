@@ -1,12 +1,12 @@
-"""Ends local servers whose starter was killed, so that no test or trial leaves a broker behind for ever.
+"""Ends local servers whose parent program was killed, so that no test or trial leaves a broker behind.
 
-A program that is killed with -9 cannot clean up. So the first server that a program starts gets a guardian beside
-it: a small process that listens on a pipe whose other end only the program holds. The program writes down what
-it started; when the pipe closes, because the program ended in whatever way, the guardian ends what still runs and
-removes the temporary folders. (The kernel's own means, a signal at the parent's death, would be sent at the end of
-the *thread* that started the server.)
+A program that is killed with -9 cannot clean up. So with its first server a program starts a guardian: a small
+process that reads from a pipe whose other end only the program has. The program writes what it starts; when the
+pipe closes, because the program ended in any way, the guardian ends the processes that still run and removes the
+temporary folders. (The kernel's own means, a signal at the parent's death, would be sent at the end of the
+*thread* that started the server.)
 
-Processes are known by pid and start time, as in `process`: nothing else is ever signalled.
+Processes are identified by pid and start time, as in `process`: no other process is ever signalled.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _owner_pid = 0
 
 
 def watch_process(process: OwnProcess) -> None:
-    """End this process when ours is gone."""
-    _tell(f"process {process.pid} {process.started}")
+    """End this process when ours has ended."""
+    _send(f"process {process.pid} {process.started}")
 
 
 def watch_folder(folder: Path) -> None:
-    """Remove this folder, with all that is in it, when our process is gone."""
-    _tell(f"folder {folder}")
+    """Remove this folder and its contents when our process has ended."""
+    _send(f"folder {folder}")
 
 
-def _tell(line: str) -> None:
+def _send(line: str) -> None:
     global _guardian, _owner_pid
 
     with _starting:
-        # A forked child shares the parent's pipe, and must not speak in its name.
+        # A forked child shares the parent's pipe and must not write to it.
         if _guardian is None or _guardian.poll() is not None or _owner_pid != os.getpid():
             _owner_pid = os.getpid()
             _guardian = subprocess.Popen(
@@ -52,7 +52,7 @@ def _tell(line: str) -> None:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for the program, whose end it waits for
+                start_new_session=True,  # Ctrl-C is for the program, not for its guardian
             )
         assert _guardian.stdin is not None
         with suppress(BrokenPipeError):
@@ -61,8 +61,8 @@ def _tell(line: str) -> None:
 
 
 @atexit.register
-def _dismiss() -> None:
-    """An orderly end: the guardian ends what was forgotten, and is waited for."""
+def _close() -> None:
+    """At a normal exit, let the guardian end what still runs, and wait for it."""
     if _guardian is not None and _owner_pid == os.getpid():
         assert _guardian.stdin is not None
         with suppress(BrokenPipeError):

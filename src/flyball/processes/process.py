@@ -1,7 +1,7 @@
-"""One process of ours: started in its own session, found again from another process, ended by its pid only.
+"""One process: started in its own session, found again from another process, ended by its pid only.
 
-A pid alone may belong to a stranger by the time it is used (the kernel reuses them), so a process is remembered
-by pid *and* start time, and no signal is sent unless both still fit.
+A pid may belong to another process by the time it is used (the kernel reuses them), so a process is identified by
+pid *and* start time, and no signal is sent unless both match.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FREEZE_S = 10.0
 
 
 def tail(path: Path, lines: int = 15) -> str:
-    """The end of a log, for an error message."""
+    """Read the end of a log, for an error message."""
     try:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
     except OSError:
@@ -28,7 +28,7 @@ def tail(path: Path, lines: int = 15) -> str:
 
 @dataclass(slots=True)
 class OwnProcess:
-    """A process that is ours to signal. `popen` is there in the process that started it, to reap it."""
+    """A process that we started. `popen` is set in the process that started it, to reap it."""
 
     pid: int
     started: str
@@ -38,7 +38,7 @@ class OwnProcess:
     def spawn(
         cls, command: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: Path
     ) -> OwnProcess:
-        """Start a command that outlives us unless it is stopped; its output goes to `log`."""
+        """Start a command that runs until it is stopped, also after our own end; its output goes to `log`."""
         with log.open("ab") as sink:
             popen = subprocess.Popen(
                 list(command),
@@ -53,7 +53,7 @@ class OwnProcess:
 
     @classmethod
     def find(cls, record: object) -> OwnProcess | None:
-        """The process that `record()` described, if it still runs."""
+        """Find the process of a `record()`, if it still runs."""
         if not isinstance(record, dict):
             return None
         process = cls(int(record["pid"]), str(record["started"]))
@@ -74,9 +74,9 @@ class OwnProcess:
                 os.kill(self.pid, number)
 
     def freeze(self) -> None:
-        """Stop it where it is, and return when every one of its threads stands still.
+        """Stop it with SIGSTOP, and return when all of its threads have stopped.
 
-        The signal is only a request: on a busy machine a thread may go on for milliseconds, and answer.
+        The signal is only a request: on a busy machine a thread may run on for milliseconds, and answer.
         """
         self.signal(signal.SIGSTOP)
         deadline = time.monotonic() + _FREEZE_S
@@ -95,24 +95,26 @@ class OwnProcess:
         self.wait(10)
 
     def session(self) -> list[OwnProcess]:
-        """Itself and everything it started that did not leave its session, as far as it is alive. Also after its
-        own death: the kernel gives its pid to nobody else while a session has that number."""
+        """List the live processes of its session: itself and its descendants that did not leave it.
+
+        This works after its own end, too: the kernel does not reuse its pid while a session has that number.
+        """
         if start_time(self.pid) not in (None, self.started):
-            return []  # it is long gone, and with it all that was in its session
-        found = []
+            return []  # its pid was reused, so its session has ended
+        processes = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if int(_fields(int(entry.name))[3]) == self.pid and (began := start_time(int(entry.name))):
-                    found.append(OwnProcess(int(entry.name), began))
-        return found
+                    processes.append(OwnProcess(int(entry.name), began))
+        return processes
 
     def kill_session(self) -> None:
-        """End it and all that it started, at once."""
+        """Kill it and all processes of its session."""
         for process in self.session():
             process.kill()
 
     def wait(self, timeout_s: float) -> bool:
-        """True once it has ended."""
+        """Wait for its end; return whether it has ended."""
         deadline = time.monotonic() + timeout_s
         while self.alive:
             if time.monotonic() > deadline:
@@ -134,17 +136,17 @@ def _thread_states(pid: int) -> list[str]:
 
 
 def start_time(pid: int) -> str | None:
-    """When a process began, in the kernel's ticks since boot; None if there is none, or only its remains."""
+    """Start time of a process, in the kernel's ticks since boot; None if it does not exist or is a zombie."""
     try:
         fields = _fields(pid)
     except OSError:
         return None
-    # Its first thread may be gone while others are still dying and hold its ports.
-    gone = fields[0] in "ZX" and all(state in "ZX" for state in _thread_states(pid))
-    return None if gone else fields[19]
+    # Its first thread may have ended while others are still ending and have its ports.
+    ended = fields[0] in "ZX" and all(state in "ZX" for state in _thread_states(pid))
+    return None if ended else fields[19]
 
 
 def _fields(pid: int) -> list[str]:
-    """What the kernel says about a process, from its state on."""
+    """Fields of /proc/PID/stat, from the state on."""
     text = Path(f"/proc/{pid}/stat").read_text()
-    return text.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    return text.rpartition(")")[2].split()  # the name before it may contain spaces and brackets

@@ -1,9 +1,9 @@
-"""Real local servers for tests, trials and the cluster's provisioner, and a proxy that makes their network bad.
+"""Real local servers for tests, trials and the cluster's provisioner, and a proxy that injects network faults.
 
-    rabbitmq   RabbitMQ nodes, as many as asked, each with its own ports and data
+    rabbitmq   RabbitMQ nodes, each with its own ports and data
     kafka      a Kafka broker
     proxy      TCP proxy: delay, stall, cut, bandwidth limit
-    local      what all of them share: folder, kill, pause, restart
+    local      the base of all servers: folder, kill, pause, restart
     ports      free ports of the loopback interface
     state      servers that outlive the command that started them
 
@@ -27,22 +27,22 @@ class ServerMissing(FlyballError, FileNotFoundError):
 
 
 class Server(Protocol):
-    """What every local server can do, whatever it is."""
+    """Interface of every local server."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def url(self) -> str:
-        """The URL to give to `flyball.brokers.connect`."""
+        """URL for `flyball.brokers.connect`."""
 
     @property
     def urls(self) -> Mapping[str, str]:
-        """All addresses by what they are for; `url` is one of them."""
+        """All addresses by purpose; `url` is one of them."""
 
     @property
     def pids(self) -> Sequence[int]:
-        """The processes that belong to this server and are alive."""
+        """Pids of the live processes of this server."""
 
     def start(self) -> None:
         """Start and wait until it can be used."""
@@ -51,4 +51,4 @@ class Server(Protocol):
         """End it cleanly, with everything it started; no error if it is not running."""
 
     def record(self) -> dict[str, object]:
-        """What must be remembered to find this server again from another process (JSON)."""
+        """Data (JSON) by which another process finds this server again."""

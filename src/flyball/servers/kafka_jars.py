@@ -1,8 +1,8 @@
-"""Brings Kafka's jars and a Java to run them: fetched once by coordinates, then kept in a cache folder.
+"""Kafka's jars and a Java to run them: fetched once by coordinates, then stored in a cache folder.
 
-Maven fetches them where it is installed; else the Ivy that ships with PySpark does, so that pip and a Java are
-enough. Both use the repository their own settings name. Several processes may ask at the same time: one
-fetches, the others wait for it, and a folder appears in the cache only when it is complete.
+Maven fetches them if it is installed, otherwise the Ivy of PySpark, so that pip and a Java are enough. Both use
+the repository of their own settings. If several processes need them at the same time, one fetches and the others
+wait; a folder appears in the cache only when it is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FETCH_TIMEOUT_S = 600.0
 
 
 def find_java() -> Path:
-    """The program `java` to run Kafka with: the one that Spark would run on."""
+    """Find the program `java` to run Kafka with: the same as for Spark."""
     try:
         return java_home(needed_by="Kafka") / "bin" / "java"
     except JavaMissing as error:
@@ -35,7 +35,7 @@ def find_java() -> Path:
 
 
 def kafka_jars() -> Path:
-    """The folder with all jars of the Kafka broker, fetched if it is not there yet."""
+    """Return the folder with all jars of the Kafka broker; fetch them if necessary."""
     try:
         folder = cache_folder("kafka")
         jars = folder / KAFKA_VERSION
@@ -48,13 +48,13 @@ def kafka_jars() -> Path:
         raise
     except OSError as error:
         raise ServerMissing(
-            f"Kafka's jars cannot be kept in the cache ({error}): set FLYBALL_CACHE to a folder you can write"
+            f"cannot store Kafka's jars in the cache ({error}); set FLYBALL_CACHE to a writable folder"
         ) from None
     return jars
 
 
 def _fetch(jars: Path) -> None:
-    """Fetch into a folder beside the wanted one and rename it: nobody ever sees half of it."""
+    """Fetch into a temporary folder and rename it, so that an incomplete folder is never seen."""
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix="fetching-") as scratch:
         fetched = Path(scratch) / "jars"
         fetched.mkdir()
@@ -63,24 +63,24 @@ def _fetch(jars: Path) -> None:
             answer = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise ServerMissing(
-                f"Kafka's jars were not fetched within {_FETCH_TIMEOUT_S:.0f} s by {command[0]}: is its "
-                "repository reachable?"
+                f"{command[0]} did not fetch Kafka's jars within {_FETCH_TIMEOUT_S:.0f} s; check that its "
+                "repository can be reached"
             ) from None
         if answer.returncode != 0 or not (fetched / _MAIN_JAR).exists():
             raise ServerMissing(
-                f"Kafka's jars could not be fetched by {command[0]} (exit code {answer.returncode}): "
-                f"{_last_words(answer.stdout + answer.stderr)}"
+                f"{command[0]} could not fetch Kafka's jars (exit code {answer.returncode}): "
+                f"{_first_error(answer.stdout + answer.stderr)}"
             )
-        if jars.exists():  # left incomplete by something else: rename wants the name free
+        if jars.exists():  # incomplete: rename needs the name to be free
             shutil.rmtree(jars)
         fetched.rename(jars)
 
 
-def _last_words(output: str) -> str:
+def _first_error(output: str) -> str:
     lines = [
         line for line in output.splitlines() if "ERROR" in line or "UNRESOLVED" in line
     ] or output.splitlines()
-    return lines[0].strip() if lines else "it said nothing"
+    return lines[0].strip() if lines else "no output"
 
 
 def _fetch_command(scratch: Path, into: Path) -> Sequence[str]:
@@ -91,14 +91,14 @@ def _fetch_command(scratch: Path, into: Path) -> Sequence[str]:
 
 
 def _maven_command(maven: str, scratch: Path, into: Path) -> Sequence[str]:
-    wanted = "".join(
+    dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
         for group, name, version in _COORDINATES
     )
     pom = scratch / "pom.xml"
     pom.write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>flyball</groupId><artifactId>kafka-jars</artifactId>"
-        f"<version>1</version><packaging>pom</packaging><dependencies>{wanted}</dependencies></project>"
+        f"<version>1</version><packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>"
     )
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={into}"]
     return [maven, "-q", "-B", "-f", str(pom), *goal]
@@ -110,13 +110,12 @@ def _ivy_jar() -> Path:
         for jar in sorted(Path(folder).glob("jars/ivy-*.jar")):
             return jar
     raise ServerMissing(
-        "Kafka's jars cannot be fetched: install Maven, or PySpark (which brings Ivy): "
-        "pip install 'flyball[spark]'"
+        "cannot fetch Kafka's jars: install Maven, or PySpark (which contains Ivy): pip install 'flyball[spark]'"
     )
 
 
 def _ivy_command(ivy: Path, scratch: Path, into: Path) -> Sequence[str]:
-    wanted = "".join(
+    dependencies = "".join(
         f'<dependency org="{group}" name="{name}" rev="{version}" conf="default->master,runtime"/>'
         for group, name, version in _COORDINATES
     )
@@ -125,7 +124,7 @@ def _ivy_command(ivy: Path, scratch: Path, into: Path) -> Sequence[str]:
         dedent(f"""\
         <ivy-module version="2.0"><info organisation="flyball" module="kafka-jars"/>
         <configurations><conf name="default"/></configurations>
-        <dependencies>{wanted}</dependencies></ivy-module>""")
+        <dependencies>{dependencies}</dependencies></ivy-module>""")
     )
     settings.write_text(
         dedent("""\

@@ -1,4 +1,4 @@
-"""What all local servers share: a name, a folder, being started, stopped, killed, frozen and found again."""
+"""The base of all local servers: a name, a folder; start, stop, kill, pause and find it again."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _STOP_S = 30.0
 class LocalServer(ABC):
     """One server. Use it as a context manager, or call `start` and `stop`.
 
-    `folder` None: a temporary one, removed by `stop`. `kill` ends it like a crash, `pause` freezes it; `start`
-    after `kill` or, in a folder of its own, after `stop` brings it back with the same ports and data.
+    `folder` None: a temporary one, removed by `stop`. `kill` ends it like a crash, `pause` suspends it; `start`
+    after `kill` or, with a given folder, after `stop` starts it again with the same ports and data.
     """
 
     name: str = field(default_factory=lambda: f"flyball-{secrets.token_hex(4)}")
     folder: Path | None = None
     outlives_starter: bool = field(default=False, kw_only=True)
-    """Stay when the program that started it ends; else even a killed program leaves no server behind."""
+    """Keep running when the program that started it ends; otherwise it ends with the program, even if killed."""
     _temporary: bool = field(default=False, init=False)
     _server: OwnProcess | None = field(default=None, init=False, repr=False)
 
     @abstractmethod
     def start(self) -> None:
-        """Start, on the data of the last time if there are any, and wait until it can be used."""
+        """Start with the existing data, if there are any, and wait until it can be used."""
 
     @property
     def _processes(self) -> list[OwnProcess | None]:
@@ -52,7 +52,7 @@ class LocalServer(ABC):
         return self._server is not None and self._server.alive
 
     def stop(self) -> None:
-        """End it in good order, and remove the folder if it was ours."""
+        """End it cleanly, and remove the folder if it is temporary."""
         for process in self._processes:
             if process is not None:
                 process.end(_STOP_S)
@@ -73,7 +73,7 @@ class LocalServer(ABC):
             self._server.kill()
 
     def pause(self) -> None:
-        """Freeze the server: connections stay open and nothing is answered."""
+        """Suspend the server: connections stay open and get no answer."""
         if self._server is not None:
             self._server.freeze()
 
@@ -91,7 +91,7 @@ class LocalServer(ABC):
         self.stop()
 
     def _own_folder(self) -> Path:
-        """The folder, made if it is not there yet."""
+        """Return the folder; create it if it does not exist."""
         if self.folder is None:
             self.folder, self._temporary = Path(tempfile.mkdtemp(prefix=f"{self.name}-")), True
             if not self.outlives_starter:
@@ -107,7 +107,7 @@ class LocalServer(ABC):
         return process
 
     def record(self) -> dict[str, object]:
-        """What must be remembered to find this server again from another process (JSON)."""
+        """Data (JSON) by which another process finds this server again."""
         return {
             "name": self.name,
             "folder": str(self.folder),

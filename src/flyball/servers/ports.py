@@ -9,16 +9,16 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that nobody listens on right now."""
+    """Find distinct ports that are free right now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        for sock in sockets:
+            sock.bind((LOOPBACK, 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
 
 
 def accepts(port: int) -> bool:
-    """Somebody accepts connections on this port of the loopback interface."""
+    """Whether this port of the loopback interface accepts connections."""
     with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1):
         return True
     return False

@@ -1,11 +1,11 @@
-"""A TCP proxy that makes a good network bad, while it runs: delay, stall, cut, bandwidth limit.
+"""A TCP proxy that injects network faults while it runs: delay, stall, cut, bandwidth limit.
 
 Threads, not asyncio: a thread's sleep is exact to about 0.1 ms, an event loop's timer to 1 ms, and the delays
 that matter between a broker and its clients are a few milliseconds.
 
-Each direction of each connection has a reader, which stamps what arrives with the time it is due, and a writer,
-which sleeps until then. Delay does not cost throughput: many pieces are under way at once. What is under way is
-bounded in bytes (the reader waits, so TCP slows the sender down, as a real link does).
+Each direction of each connection has a reader, which stamps what arrives with the time at which it is due, and a
+writer, which sleeps until then. Delay does not cost throughput: many pieces are in flight at once. The bytes in
+flight are limited (the reader waits, so TCP slows the sender down, as on a real link).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from flyball.errors import InvalidValue
 from flyball.servers.ports import LOOPBACK
 
 _PIECE_BYTES = 65_536
-_UNDER_WAY_BYTES = 16 << 20
+_IN_FLIGHT_BYTES = 16 << 20
 
 
 class FaultProxy:
-    """Listens on a port of its own and passes everything on to `target_port`, as well as it is told.
+    """Listens on a port of its own and forwards everything to `target_port`, with the faults that are set.
 
     `delay_s` is one way, in both directions. `bytes_per_s` limits each direction of each connection (None: no
-    limit). `stall()` holds everything back until `flow()`; `cut()` ends all connections, abruptly (RST) unless
-    told otherwise; `refuse()` turns new ones away until `accept()`.
+    limit). `stall()` stops forwarding until `flow()`; `cut()` ends all connections, by default abruptly (RST);
+    `refuse()` rejects new ones until `accept()`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class FaultProxy:
 
     def set_delay(self, delay_s: float) -> None:
         if not 0 <= delay_s <= 60:
-            raise InvalidValue(f"a delay is from 0 to 60 seconds, not {delay_s}")
+            raise InvalidValue(f"delay_s must be between 0 and 60, got {delay_s}")
         self._delay_s = delay_s
 
     @property
@@ -73,7 +73,7 @@ class FaultProxy:
 
     def set_bandwidth(self, bytes_per_s: float | None) -> None:
         if bytes_per_s is not None and not bytes_per_s > 0:
-            raise InvalidValue(f"a bandwidth is above 0 bytes a second (None: no limit), not {bytes_per_s}")
+            raise InvalidValue(f"bytes_per_s must be > 0 or None, got {bytes_per_s}")
         self._bytes_per_s = bytes_per_s
 
     def stall(self) -> None:
@@ -89,12 +89,12 @@ class FaultProxy:
         self._accepting = True
 
     def cut(self, *, abruptly: bool = True) -> int:
-        """End all connections now; how many there were."""
+        """End all connections now; return their number."""
         with self._lock:
-            doomed = list(self._connections)
-        for connection in doomed:
+            connections = list(self._connections)
+        for connection in connections:
             connection.end(abruptly=abruptly)
-        return len(doomed)
+        return len(connections)
 
     def start(self) -> None:
         self._listener.listen(128)
@@ -129,7 +129,7 @@ class FaultProxy:
             try:
                 server = socket.create_connection(self._target, timeout=10)
             except OSError:
-                _reset(client)  # nobody there: the client sees what it would see without us
+                _reset(client)  # no server: the client gets the same error as without the proxy
                 continue
             server.settimeout(None)
             connection = _Connection(self, client, server)
@@ -137,18 +137,18 @@ class FaultProxy:
                 self._connections.add(connection)
             connection.start()
 
-    def _gone(self, connection: _Connection) -> None:
+    def _discard(self, connection: _Connection) -> None:
         with self._lock:
             self._connections.discard(connection)
 
 
 class _Connection:
-    """A client's socket and ours to the server, with a pipe each way."""
+    """A client's socket and ours to the server, with a pipe for each direction."""
 
     def __init__(self, proxy: FaultProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy = proxy
         self._ends = (client, server)
-        self._open_ways = 2
+        self._open_directions = 2
         self._lock = threading.Lock()
         for end in self._ends:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -158,22 +158,22 @@ class _Connection:
         for source, sink in ((client, server), (server, client)):
             _Pipe(self._proxy, self, source, sink).start()
 
-    def way_done(self) -> None:
+    def direction_done(self) -> None:
         with self._lock:
-            self._open_ways -= 1
-            last = self._open_ways == 0
+            self._open_directions -= 1
+            last = self._open_directions == 0
         if last:
             self.end(abruptly=False)
 
     def end(self, *, abruptly: bool) -> None:
-        for one in self._ends:
+        for end in self._ends:
             if abruptly:
-                _reset(one)
+                _reset(end)
                 continue
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-        self._proxy._gone(self)
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self._proxy._discard(self)
 
 
 class _Pipe:
@@ -206,12 +206,12 @@ class _Pipe:
                 self._pieces.append((time.monotonic() + self._proxy.delay_s, data))
                 self._bytes += len(data)
                 self._change.notify_all()
-                while self._bytes > _UNDER_WAY_BYTES and not self._ended:
+                while self._bytes > _IN_FLIGHT_BYTES and not self._ended:
                     self._change.wait()
 
     def _write(self) -> None:
         proxy = self._proxy
-        free_at_s = 0.0  # when the line has sent everything before
+        free_at_s = 0.0  # when everything before has been sent
         while True:
             with self._change:
                 while not self._pieces:
@@ -239,10 +239,10 @@ class _Pipe:
         with self._change:
             self._ended = True
             self._change.notify_all()
-        self._connection.way_done()
+        self._connection.direction_done()
 
     def _slice_bytes(self) -> int:
-        """With a limit, pieces of about 10 ms, so that the stream is even and a new limit is felt soon."""
+        """Size of a piece: with a limit about 10 ms, so that the stream is even and a new limit acts soon."""
         limit = self._proxy.bytes_per_s
         return _PIECE_BYTES if limit is None else max(256, min(_PIECE_BYTES, int(limit / 100)))
 
@@ -251,6 +251,6 @@ def _reset(end: socket.socket) -> None:
     """Close so that the other side sees a reset, as when a machine has crashed."""
     with suppress(OSError):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # A thread that waits in recv keeps the socket alive: wake it, without the farewell that writing ends with.
+        # A thread that waits in recv keeps the socket open: wake it, without the FIN that ends writing.
         end.shutdown(socket.SHUT_RD)
     end.close()

@@ -1,8 +1,8 @@
-"""Servers that outlive the command that started them: `flyball broker up` remembers, `down` finds and ends.
+"""Servers that outlive the command that started them: `flyball broker up` records them, `down` ends them.
 
-Memory is one JSON file in the state folder (`.flyball/servers` below the working folder, or FLYBALL_STATE). It
-is written after each server that came up, so that nothing that runs is ever forgotten, and it is never trusted
-alone: a process counts as ours only if its pid still has the start time that was noted.
+The record is one JSON file in the state folder (`.flyball/servers` below the working folder, or FLYBALL_STATE). It
+is written after each server that started, so that every running server is in it. A process counts as ours only if
+its pid still has the recorded start time.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ def state_folder() -> Path:
 
 
 def up(kind: str, nodes: int, folder: Path, port: int | None = None) -> list[Server]:
-    """Start servers and remember them; if one fails, those before it stay up and remembered.
+    """Start servers and record them; if one fails, those before it keep running and stay recorded.
 
-    `port`: where clients connect; None: any free one.
+    `port`: the port for clients; None: a free one.
     """
     if kind not in KINDS:
-        raise InvalidValue(f"there is no server {kind!r} to start; there are: {', '.join(KINDS)}")
+        raise InvalidValue(f"unknown server {kind!r}; choose from {', '.join(KINDS)}")
     if not 1 <= nodes <= 32:
-        raise InvalidValue(f"--nodes has to be from 1 to 32, not {nodes}")
+        raise InvalidValue(f"--nodes must be an integer from 1 to 32, got {nodes}")
     if port is not None:
         if not 1 <= port <= 65_535:
             raise InvalidValue(f"--port must be an integer from 1 to 65535, got {port}")
         if nodes != 1:
-            raise InvalidValue(f"--port is for a single server, got --nodes {nodes}: leave one of them out")
+            raise InvalidValue(f"--port needs --nodes 1, got --nodes {nodes}")
         if accepts(port):
-            raise InvalidValue(f"port {port} is in use: choose another one, or leave --port out")
+            raise InvalidValue(f"port {port} is in use; choose another one, or omit --port")
     started = []
-    with _memory(folder) as known:
+    with _records(folder) as known:
         for _ in range(nodes):
             number = 1 + max((int(name.rpartition("-")[2]) for name in known), default=0)
             name = f"{kind}-{number}"
@@ -58,17 +58,17 @@ def up(kind: str, nodes: int, folder: Path, port: int | None = None) -> list[Ser
 
 
 def status(folder: Path) -> list[Server]:
-    """All remembered servers, running or not."""
-    with _memory(folder) as known:
-        return [_found(record) for record in known.values()]
+    """Return all recorded servers, running or not."""
+    with _records(folder) as known:
+        return [_from_record(record) for record in known.values()]
 
 
 def down(folder: Path) -> list[str]:
-    """Stop all remembered servers, remove their data, and forget them; their names."""
-    with _memory(folder) as known:
+    """Stop all recorded servers, remove their data and records; return their names."""
+    with _records(folder) as known:
         names = list(known)
         for name in names:
-            _found(known[name]).stop()
+            _from_record(known[name]).stop()
             shutil.rmtree(folder / name, ignore_errors=True)
             del known[name]
             _save(folder, known)
@@ -91,7 +91,7 @@ def _new(kind: str, name: str, folder: Path, port: int | None) -> Server:
     )
 
 
-def _found(record: dict[str, Any]) -> Server:
+def _from_record(record: dict[str, Any]) -> Server:
     details = {key: value for key, value in record.items() if key != "kind"}
     if record["kind"] == "rabbitmq":
         from flyball.servers.rabbitmq import RabbitMqNode
@@ -103,15 +103,15 @@ def _found(record: dict[str, Any]) -> Server:
 
 
 @contextmanager
-def _memory(folder: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """What is remembered, for one command at a time."""
+def _records(folder: Path) -> Iterator[dict[str, dict[str, Any]]]:
+    """Read the records, under a lock that excludes other commands."""
     folder.mkdir(parents=True, exist_ok=True)
     with lock_file(folder / "lock"):
         path = folder / "servers.json"
         try:
             known = json.loads(path.read_text()) if path.exists() else {}
         except ValueError:
-            raise InvalidValue(f"{path} is damaged: end the servers it names by hand and remove it") from None
+            raise InvalidValue(f"{path} is not valid JSON; end its servers by hand and remove it") from None
         yield known
 
 

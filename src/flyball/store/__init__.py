@@ -1,13 +1,13 @@
-"""State that must survive: what was accepted and not yet sent, who leads, what groups, clusters and loops know.
+"""State that must survive a crash: unsent messages, leases, and the state of groups, clusters and loops.
 
-    protocol.py     what a database has to offer, the values, the errors
-    sqlite.py       the one database there is so far; schema.py its tables, version by version
+    protocol.py     the interface of a database, and the errors
+    sqlite.py       the only database so far; schema.py: its tables, version by version
     outbox.py       accepted messages until a broker has confirmed them
-    leases.py       who leads, with fencing tokens; host_time.py the clock that leases are judged by
+    leases.py       leadership with fencing tokens; host_time.py: the clock of leases
     documents.py    versioned values for groups and clusters
-    loop_state.py   what a loop needs to go on where it stopped
+    loop_state.py   the state from which a loop continues after a restart
 
-Everything here is synchronous and may be called from any thread; async rooms call it in threads.
+Everything here is synchronous and may be called from any thread; async packages call it in threads.
 """
 
 from __future__ import annotations

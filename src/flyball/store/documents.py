@@ -1,7 +1,7 @@
-"""Versioned values: what the coordinator of a group and the manager of a cluster must not forget.
+"""Versioned values: the state of a group's coordinator and of a cluster's manager.
 
-A document is written only if it is still the one that was read (compare and set by version) and, where a lease is
-given, only by its holder (fencing token), both checked in the transaction that writes.
+A document is written only if it is still the one that was read (compare and set by version) and, with a lease,
+only by its holder (fencing token); both are checked in the transaction that writes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from flyball.store.leases import Lease, check_token
 from flyball.store.protocol import Conflict, Database, Transaction
 
 ABSENT = 0
-"""The version of a document that does not exist: expect it in order to create one."""
+"""Version of a document that does not exist; pass it as `expected` to create one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A value that JSON can carry, as it was at `version`. Versions grow and are never used twice."""
+    """A JSON value as of `version`. Versions grow and are never used twice."""
 
     key: str
     value: Any
@@ -42,7 +42,7 @@ class Documents:
         return None if row is None else Document(key, json.loads(row[0]), int(row[1]))
 
     def all(self) -> list[Document]:
-        """Every document of the space by key, as one consistent picture."""
+        """All documents of the space by key, in one consistent state."""
         rows = self._database.read(
             lambda t: t.execute(
                 "SELECT key, value, version FROM flyball_document WHERE space = ? ORDER BY key", (self._space,)
@@ -51,9 +51,9 @@ class Documents:
         return [Document(key, json.loads(value), int(version)) for key, value, version in rows]
 
     def put(self, key: str, value: Any, *, expected: int | None = None, lease: Lease | None = None) -> Document:
-        """Write, if the version is still `expected` (None: whatever it is) and the lease still ours.
+        """Write if the version is still `expected` (None: any version) and the lease is still valid.
 
-        `Conflict` or `Fenced`: nothing was written.
+        Raises `Conflict` or `Fenced` if not; then nothing was written.
         """
         text = json.dumps(value)
 
@@ -71,7 +71,7 @@ class Documents:
         return Document(key, json.loads(text), self._database.write(work))
 
     def delete(self, key: str, *, expected: int | None = None, lease: Lease | None = None) -> None:
-        """Remove, under the same conditions; no error if it does not exist and none was expected."""
+        """Remove under the same conditions; it is no error if the document does not exist."""
 
         def work(transaction: Transaction) -> None:
             self._check(transaction, key, expected, lease)
@@ -88,6 +88,5 @@ class Documents:
         version = ABSENT if row is None else int(row[0])
         if expected is not None and version != expected:
             raise Conflict(
-                f"{self._space}/{key} is at version {version}, not {expected} as expected: "
-                "read it again and decide anew"
+                f"{self._space}/{key} is at version {version}, not {expected} as expected; read it again and retry"
             )

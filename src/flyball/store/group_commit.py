@@ -1,10 +1,9 @@
-"""Lets the works of many threads share one commit, and so one wait for the disk.
+"""Group commit: the work of many threads shares one commit, and so one wait for the disk.
 
-A commit that is safe against power loss costs an fsync, milliseconds on many disks, whether it carries one
-message or a thousand. There is no thread of its own: a caller who finds nobody at work does its own work at once,
-together with all that is queued; the others wait. When it is done it appoints the first who is still waiting,
-who does everything that came meanwhile. So a lone caller waits for nobody, and the busier it is, the more share
-one commit.
+A commit that is safe against power loss costs an fsync, milliseconds on many disks, for one message as for a
+thousand. There is no extra thread: the first caller becomes the leader and runs its own job at once, together with
+all queued jobs; the others wait. Then the first waiting caller becomes the leader and runs all jobs that came
+meanwhile. So a single caller never waits for others, and under load many share one commit.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from flyball.store.protocol import StoreError
 Result = TypeVar("Result")
 
 # Bounds how long a transaction excludes the writers of other processes.
-MOST_TOGETHER = 256
+MAX_BATCH = 256
 
 
 class Job:
-    """One caller's work and what became of it."""
+    """One caller's work and its result."""
 
     __slots__ = ("called", "done", "durable", "error", "result", "work")
 
@@ -31,7 +30,7 @@ class Job:
         self.work = work
         self.durable = durable
         self.called = threading.Event()
-        """Set when it is done, or when its caller is to do the work of all."""
+        """Set when it is done, or when its caller becomes the leader."""
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -60,7 +59,7 @@ class GroupCommit:
         return cast(Result, job.result)
 
     def exclusively(self, act: Callable[[], Result]) -> Result:
-        """Run something while no work runs (closing, for one)."""
+        """Run something, such as closing, while no job runs."""
         with self._changed:
             while self._busy:
                 self._changed.wait()
@@ -72,13 +71,13 @@ class GroupCommit:
 
     @property
     def waiting(self) -> int:
-        """Works that nobody has begun."""
+        """Jobs that have not begun."""
         return len(self._queue)
 
     def _wait(self, job: Job) -> None:
         try:
             job.called.wait()
-        except BaseException:  # Ctrl-C: leave the queue, and do not take the lead away with us
+        except BaseException:  # Ctrl-C: leave the queue, and pass the lead on
             with self._changed:
                 appointed = job.called.is_set() and not job.done
                 if job in self._queue:
@@ -88,17 +87,17 @@ class GroupCommit:
             raise
 
     def _lead(self) -> None:
-        """Do all that is queued. Whoever leads is the first in the queue, so its own work is among it."""
+        """Run all queued jobs. The leader is the first in the queue, so its own job is among them."""
         with self._changed:
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), MOST_TOGETHER))]
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), MAX_BATCH))]
         try:
             self._run_together(batch)
         except BaseException as error:
-            # This thread was interrupted (Ctrl-C); the others must not wait for ever, nor be told that theirs is
+            # This thread was interrupted (Ctrl-C); the others must not wait for ever, nor assume that theirs is
             # stored.
             for job in batch:
                 if not job.done:
-                    job.error = StoreError(f"a shared commit was interrupted ({error!r}): write again")
+                    job.error = StoreError(f"a shared commit was interrupted ({error!r}); write again")
                     job.done = True
             raise
         finally:

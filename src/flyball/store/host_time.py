@@ -1,8 +1,8 @@
-"""The clock that leases are judged by: seconds since the host started, and which start that was.
+"""The clock of leases: seconds since the host started, and an id of that start.
 
-Wall clocks jump (NTP, an operator, a virtual machine that was restored) and a lease that is judged by one can be
-lost or doubled. The kernel's boot clock never jumps, goes on during suspend, and is the same for every process of
-the host; after a restart of the host it begins again, which the boot id tells.
+Wall clocks jump (NTP, an operator, a virtual machine that was restored), and by them a lease could be lost or have
+two holders. The kernel's boot clock never jumps, runs during suspend, and is the same for every process of the
+host; after a restart of the host it begins again, with another boot id.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """A moment: `seconds` since the start of the host that is named by `boot`."""
+    """A moment: `seconds` since the start of the host with the id `boot`."""
 
     boot: str
     seconds: float
 
 
 def host_time() -> HostTime:
-    """Now."""
+    """The current time."""
     return HostTime(_boot(), time.clock_gettime(_CLOCK))
 
 
@@ -36,4 +36,6 @@ def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return ""  # leases.py tells an older boot by its impossible time left, one time to live later at worst
+        return (
+            ""  # leases.py recognises an older boot by its impossible time left, one time to live later at worst
+        )

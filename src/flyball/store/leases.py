@@ -1,16 +1,17 @@
-"""Who leads: named leases with fencing tokens.
+"""Leadership: named leases with fencing tokens.
 
-A lease is held for a time to live and renewed before it ends. Who gets a vacant one: the smallest id among those
-that are alive and want it; a healthy holder is never pushed aside, however small the id of a newcomer.
+A lease has a time to live and is renewed before it expires. A vacant lease goes to the smallest id among the live
+candidates; a healthy holder is never replaced, however small the id of a newcomer.
 
-Three things can go wrong with a lease, and each has its own answer:
+Three things can go wrong with a lease:
 
-* *The wall clock jumps.* It is not used: leases are judged by the host's boot clock (`host_time`), the same
-  for every process that shares the file.
-* *The holder dies*, or the host restarts. The lease runs out; after a restart it is vacant at once.
-* *The holder is paused*, the lease passes to another, the holder goes on and writes as if it still led. No clock
-  helps against this: whatever it checked before may be old when it writes. Each taking therefore gets a larger
-  token, and a write is done in one transaction with the check that its token is still the newest (`guarded`).
+* *The wall clock jumps.* It is not used: leases expire by the host's boot clock (`host_time`), the same for every
+  process that shares the file.
+* *The holder dies*, or the host restarts. The lease expires; after a restart it is vacant at once.
+* *The holder is paused*, the lease passes to another process, then the old holder continues and writes as if it
+  still led. No clock helps against this: what it checked before may be outdated when it writes. Each new holder
+  therefore gets a larger token, and a write is one transaction with the check that its token is still the newest
+  (`guarded`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a holder holds. `token` is larger than that of every holder before."""
+    """A lease and its holder. `token` is larger than that of every earlier holder."""
 
     name: str
     holder: str
@@ -39,7 +40,7 @@ class Lease:
     ttl_s: float
 
     def valid(self, now: HostTime) -> bool:
-        """Whether the holder may still believe in it: a reason to stop early, no permission to write."""
+        """Whether it has not expired: if not, the holder should stop; it is no permission to write."""
         return _alive(self.boot, self.until_s, self.ttl_s, now)
 
 
@@ -50,19 +51,19 @@ class Leases:
         self._database = database
 
     def campaign(self, name: str, candidate: str, *, ttl_s: float) -> Lease | None:
-        """Say that `candidate` is alive and wants the lease; the lease, if it has it now.
+        """Register `candidate` as alive; return the lease if it has it now.
 
-        To be called by every candidate, holder or not, about three times in `ttl_s`: this renews as well.
-        The lease counts from the moment of the call, not of its end, so a slow disk shortens it and never
-        lets the holder believe longer than the others.
+        Every candidate, holder or not, calls this about three times in `ttl_s`; it also renews the lease. The
+        lease counts from the beginning of the call, so a slow disk shortens it: the holder never assumes a longer
+        lease than the others do.
         """
         if ttl_s <= 0:
-            raise InvalidValue(f"the time to live of lease {name!r} has to be positive, not {ttl_s:g} s")
+            raise InvalidValue(f"ttl_s of lease {name!r} must be > 0, got {ttl_s:g}")
         called = self._database.time()
         return self._database.write(lambda t: self._campaign(t, name, candidate, ttl_s, called))
 
     def release(self, lease: Lease) -> None:
-        """Give it up, and stop being a candidate; no error if it was lost already."""
+        """Release it and stop being a candidate; it is no error if it was lost already."""
 
         def work(transaction: Transaction) -> None:
             transaction.execute(
@@ -78,18 +79,18 @@ class Leases:
         self._database.write(lambda t: _withdraw(t, name, candidate))
 
     def holder(self, name: str) -> Lease | None:
-        """Who holds it now; None: vacant."""
+        """The current lease; None if it is vacant."""
         now = self._database.time()
         lease = self._database.read(lambda t: _current(t, name))
         return lease if lease is not None and lease.valid(now) else None
 
     def candidates(self, name: str) -> list[str]:
-        """Who is alive and wants it, the next in line first."""
+        """The live candidates, the next holder first."""
         now = self._database.time()
         return self._database.read(lambda t: _live(t, name, now))
 
     def guarded(self, lease: Lease, work: Callable[[Transaction], Result]) -> Result:
-        """Write under the lease: `work` and the check of the token are one transaction. `Fenced`: not written."""
+        """Run `work` and the check of the token in one transaction; raises `Fenced` if the lease was lost."""
 
         def checked(transaction: Transaction) -> Result:
             check_token(transaction, lease)
@@ -107,13 +108,13 @@ class Leases:
             "ttl_s = excluded.ttl_s",
             (name, candidate, called.boot, until_s, ttl_s),
         )
-        # Asked again inside the transaction: waiting for the lock may have taken longer than somebody's lease.
+        # Read the time again inside the transaction: while we waited for the lock a lease may have expired.
         now = self._database.time()
-        held = _current(transaction, name)
-        if held is not None and held.valid(now):
-            if held.holder != candidate:
+        current = _current(transaction, name)
+        if current is not None and current.valid(now):
+            if current.holder != candidate:
                 return None
-            lease = replace(held, until_s=until_s, ttl_s=ttl_s)
+            lease = replace(current, until_s=until_s, ttl_s=ttl_s)
         else:
             live = _live(transaction, name, now)
             if not live or live[0] != candidate:
@@ -131,20 +132,20 @@ class Leases:
 def check_token(transaction: Transaction, lease: Lease) -> None:
     """Raise `Fenced` unless `lease` is the newest of its name, as seen by this transaction.
 
-    A lease that ran out while nobody took it still counts: there is nobody whose work it could spoil.
+    A lease that has expired and has no new holder still counts: there is no other writer to protect.
     """
-    held = _current(transaction, lease.name)
+    current = _current(transaction, lease.name)
     newest = _last_token(transaction, lease.name)
-    if held is None or held.token != lease.token or held.holder != lease.holder:
+    if current is None or current.token != lease.token or current.holder != lease.holder:
         raise Fenced(
             f"{lease.holder!r} no longer holds {lease.name!r}: its token {lease.token} "
             + (f"was followed by {newest}" if newest > lease.token else "was released")
-            + "; nothing was written, ask for the lease again"
+            + "; nothing was written, campaign for the lease again"
         )
 
 
 def _alive(boot: str, until_s: float, ttl_s: float, now: HostTime) -> bool:
-    """Not run out, and not from before a restart of the host, which its boot id or too much time left shows."""
+    """Whether it has not expired and is not from before a restart (another boot id, or too much time left)."""
     return boot == now.boot and 0 < until_s - now.seconds <= ttl_s
 
 
@@ -174,10 +175,10 @@ def _withdraw(transaction: Transaction, name: str, candidate: str) -> None:
 
 
 def rank(id: str) -> list[str | int]:
-    """The order of candidates: numbers inside an id count as numbers.
+    """Sort key of candidates: digits inside an id count as numbers.
 
     >>> sorted(["node-10", "node-9", "node-9a"], key=rank)
     ['node-9', 'node-9a', 'node-10']
     """
-    # split alternates text and digits, so equal places hold equal types
-    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", id))]
+    # split alternates text and digits, so that equal positions have equal types
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", id))]

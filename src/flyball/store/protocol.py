@@ -1,7 +1,7 @@
-"""What the store asks of a database, and what can go wrong.
+"""The interface of a database, and the errors of the store.
 
-The concerns of this room (outbox, leases, documents, loop state) speak SQL that SQLite and PostgreSQL share,
-through the two small protocols below; another database is one more file that offers them and its own tables.
+The modules of this package (outbox, leases, documents, loop state) use SQL that SQLite and PostgreSQL share,
+through the two small protocols below; another database is one more module that implements them and its own tables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class Rows(Protocol):
-    """What a statement brought back."""
+    """Result of a statement."""
 
     @property
     def rowcount(self) -> int: ...
@@ -40,20 +40,20 @@ class Database(Protocol):
     def write(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
         """Run `work` in a transaction that excludes other writers, and return once it is committed.
 
-        Works of several threads may share one commit, so `work` must leave nothing behind but its statements:
-        it is run again when a commit it shared has failed. `durable` False: the commit survives the end of the
-        process at once and a power loss only after the next durable one.
+        The work of several threads may share one commit, so `work` must have no effect but its statements: it is
+        run again when a shared commit has failed. `durable` False: the commit survives the end of the process at
+        once, and a power loss only after the next durable one.
         """
 
     def read(self, work: Callable[[Transaction], Result]) -> Result:
-        """Run `work` on one consistent state; writers go on meanwhile."""
+        """Run `work` on one consistent state; writers are not blocked."""
 
     def time(self) -> HostTime:
         """The clock that every process using this database agrees on."""
 
 
 class StateStore(Protocol):
-    """Keeps what a loop needs to go on where it stopped: any value that JSON can carry, by the loop's name."""
+    """Stores the state from which a loop continues after a restart: any JSON value, by the loop's name."""
 
     def save(self, loop_name: str, state: Any) -> None: ...
 
@@ -61,11 +61,11 @@ class StateStore(Protocol):
 
 
 class StoreError(FlyballError):
-    """Base of what can go wrong with the store."""
+    """Base of all errors of the store."""
 
 
 class Full(StoreError, OSError):
-    """There is no room: the bound that was set, or the disk. Whatever was accepted before is kept."""
+    """The limit of the outbox or the disk is reached. Messages accepted before are safe."""
 
 
 class NeverFits(Full):
@@ -73,15 +73,15 @@ class NeverFits(Full):
 
 
 class DiskFull(Full):
-    """The disk has no room left: waiting for confirms may not help."""
+    """The disk is full: waiting for confirms may not help."""
 
 
 class Busy(StoreError, TimeoutError):
-    """Another process held the database for longer than we wait."""
+    """Another process locked the database for longer than the timeout."""
 
 
 class Fenced(StoreError, PermissionError):
-    """A write came from somebody who no longer holds the lease; nothing was written."""
+    """The writer no longer has the lease; nothing was written."""
 
 
 class Conflict(StoreError, RuntimeError):

@@ -1,9 +1,9 @@
 """The tables of the store, version by version.
 
-`MIGRATIONS[n]` leads from version n to version n + 1. A released entry is never edited: what changes is a new
-entry. The tables are named `flyball_…` because they may live in an application's own database, next to its
-tables (that is what makes the outbox transactional), and their version stands in a table of ours because
-`user_version` may be in use by the application.
+`MIGRATIONS[n]` leads from version n to version n + 1. A released entry is never edited: every change is a new
+entry. The tables are named `flyball_…` because they may be in an application's own database, beside its tables
+(that makes the outbox transactional), and their version is in a table of ours because the application may use
+`user_version`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from flyball.store.protocol import NewerSchema, Transaction
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        # `seq` grows with every accepted message and is never given twice (AUTOINCREMENT), so it can serve as
-        # the producer's sequence number at a broker that drops repeats.
+        # `seq` grows with every accepted message and is never used twice (AUTOINCREMENT), so it can serve as the
+        # producer's sequence number at a broker that drops repeats.
         """CREATE TABLE flyball_outbox (
             seq INTEGER PRIMARY KEY AUTOINCREMENT,
             id TEXT NOT NULL,
@@ -30,7 +30,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             body BLOB NOT NULL
         )""",
         "CREATE INDEX flyball_outbox_order ON flyball_outbox (urgency, seq)",
-        # One row that triggers keep true whoever writes, so that no count ever has to read the messages.
+        # One row that triggers update, whoever writes, so that a count never has to read the messages.
         """CREATE TABLE flyball_outbox_total (
             one INTEGER PRIMARY KEY CHECK (one = 1),
             messages INTEGER NOT NULL,
@@ -44,7 +44,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """CREATE TRIGGER flyball_outbox_out AFTER DELETE ON flyball_outbox BEGIN
             UPDATE flyball_outbox_total SET messages = messages - 1, bytes = bytes - OLD.size_bytes;
         END""",
-        # A lease keeps its row for ever: the token must go on growing after a release.
+        # The row of a lease stays for ever: the token must continue to grow after a release.
         """CREATE TABLE flyball_lease (
             name TEXT PRIMARY KEY,
             holder TEXT,
@@ -74,8 +74,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE flyball_loop_state (name TEXT PRIMARY KEY, state TEXT NOT NULL)",
     ),
     (
-        # When a broker confirmed a message that is kept until its receipt; NULL: not confirmed. The indexes hold
-        # such messages only, so others cost nothing.
+        # When a broker confirmed a message that stays until its delivery receipt; NULL: not confirmed. The indexes
+        # have such messages only, so others cost nothing.
         "ALTER TABLE flyball_outbox ADD COLUMN sent_s REAL",
         "CREATE INDEX flyball_outbox_sent ON flyball_outbox (sent_s) WHERE sent_s IS NOT NULL",
         "CREATE INDEX flyball_outbox_receipt ON flyball_outbox (id) WHERE sent_s IS NOT NULL",
@@ -84,20 +84,20 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def version_of(transaction: Transaction) -> int:
-    """The version of the tables; 0: there are none yet."""
+    """Version of the tables; 0: there are none yet."""
     known = transaction.execute("SELECT 1 FROM sqlite_master WHERE name = 'flyball_schema'").fetchone()
     row = transaction.execute("SELECT version FROM flyball_schema").fetchone() if known else None
     return 0 if row is None else int(row[0])
 
 
 def migrate(
-    transaction: Transaction, place: str, migrations: Sequence[Sequence[str]] = MIGRATIONS
+    transaction: Transaction, path: str, migrations: Sequence[Sequence[str]] = MIGRATIONS
 ) -> tuple[int, int]:
-    """Bring the tables to the newest version, inside the given transaction; (version before, version after)."""
+    """Bring the tables to the newest version in this transaction; return (version before, version after)."""
     before = version_of(transaction)
     if before > len(migrations):
         raise NewerSchema(
-            f"{place} has store version {before} and this Flyball knows versions up to {len(migrations)}: "
+            f"{path} has store version {before}, this Flyball supports versions up to {len(migrations)}; "
             "use the newer Flyball that wrote it, or another file"
         )
     if before == len(migrations):

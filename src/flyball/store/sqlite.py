@@ -1,12 +1,11 @@
 """The store in one SQLite file, shared by the processes of a host.
 
-Write-ahead log, so that readers and the writer do not wait for each other; `synchronous=FULL`, so that what was
-committed survives power loss (durability "power"), or NORMAL, where it survives the end of the process but perhaps
-not a power loss (durability "process").
+Write-ahead log, so that readers and the writer do not wait for each other; `synchronous=FULL`, so that a commit
+survives power loss (durability "power"), or NORMAL, so that it survives the end of the process but perhaps not a
+power loss (durability "process").
 
 SQLite allows one writer at a time among all processes. Each write transaction therefore begins with the lock
-(BEGIN IMMEDIATE): asking for it in the middle could fail after part of the work was done on a state that is no
-longer true.
+(BEGIN IMMEDIATE): to lock in the middle could fail after part of the work was done on an outdated state.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ class SqliteDatabase:
         migrations: Sequence[Sequence[str]] = schema.MIGRATIONS,
     ) -> None:
         if durability not in _SYNCHRONOUS:
-            raise InvalidValue(f"the durability of a store is 'power' or 'process', not {durability!r}")
+            raise InvalidValue(f"durability must be 'power' or 'process', got {durability!r}")
         if str(path) in ("", ":memory:"):
             raise InvalidValue(
-                f"the store needs the path of a file, not {str(path)!r}: it must survive the process"
+                f"path must be the path of a file, got {str(path)!r}: the store must survive the process"
             )
         self.path = Path(path)
         self.time = clock
@@ -119,7 +118,7 @@ class SqliteDatabase:
         return connection
 
     def _run_together(self, jobs: Sequence[Job]) -> None:
-        """One transaction for all jobs; if it fails as a whole, one for each, so that none pays for another."""
+        """Run all jobs in one transaction; if it fails as a whole, each in its own."""
         try:
             self._transact(jobs)
         except sqlite3.Error as error:
@@ -164,24 +163,24 @@ class SqliteDatabase:
         if os.getpid() != self._process:
             raise StoreError(
                 f"{self.path} was opened by process {self._process} and cannot be used by its child "
-                f"{os.getpid()}: open it again after the fork"
+                f"{os.getpid()}; open it again after the fork"
             )
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         code = _code(error)
         if code == sqlite3.SQLITE_FULL:
             return DiskFull(
-                f"no room left for {self.path} ({error}): free some space; what was accepted before is kept"
+                f"disk full: cannot write {self.path} ({error}); free some space; accepted messages are safe"
             )
         if code in _BUSY:
             return Busy(
-                f"{self.path} was locked by another process for more than {self._busy_s:g} s: "
+                f"{self.path} was locked by another process for more than {self._busy_s:g} s; "
                 "shorten that transaction, or raise busy_s"
             )
         if code == sqlite3.SQLITE_CANTOPEN:
-            return StoreError(f"cannot open {self.path}: does its folder exist, and may this user write there?")
+            return StoreError(f"cannot open {self.path}; check that its folder exists and is writable")
         if code == sqlite3.SQLITE_NOTADB:
-            return StoreError(f"{self.path} is not a SQLite database: choose another file")
+            return StoreError(f"{self.path} is not a SQLite database; choose another file")
         return StoreError(f"{self.path}: {error}")
 
 
@@ -192,9 +191,9 @@ def _code(error: sqlite3.Error) -> int | None:
 
 
 def plain_connection(connection: Any) -> Transaction:
-    """What an application gives us to write in *its* transaction: sqlite3, or SQLAlchemy's connection or session.
+    """Adapt the connection of an application's own transaction: sqlite3, or SQLAlchemy's connection or session.
 
-    SQLAlchemy is not imported: what it hands over is recognised by the one method we use.
+    SQLAlchemy is not imported: its objects are recognised by the one method we use.
     """
     if isinstance(connection, sqlite3.Connection):
         return connection
@@ -203,12 +202,13 @@ def plain_connection(connection: Any) -> Transaction:
     if callable(getattr(connection, "connection", None)):  # Session
         return _Driver(connection.connection())
     raise InvalidValue(
-        f"this needs a sqlite3 connection or a SQLAlchemy connection or session, not {type(connection).__name__!r}"
+        "connection must be a sqlite3 connection or a SQLAlchemy connection or session, got "
+        f"{type(connection).__name__!r}"
     )
 
 
 class _Driver:
-    """A SQLAlchemy connection that takes SQL as the driver does."""
+    """A SQLAlchemy connection with the interface of the driver."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
