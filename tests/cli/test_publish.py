@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from flyball.cli import main
+from flyball.store import Outbox, SqliteDatabase
 
 FLYBALL = [sys.executable, "-m", "flyball"]
 
@@ -89,7 +90,7 @@ def test_keys_spread_over_the_partitions_of_a_log(url: str) -> None:
     stats = figures(
         flyball(
             "publish", url, "l", "--declare", "log", "--partitions", 3, "--count", 300, "--keys", 30,
-            "--header", "colour=red", "--content-type", "text/plain", "--parallel", 2, "--json",
+            "--header", "colour=red", "--content-type", "text/plain", "--json",
         )
     )  # fmt: skip
     assert stats["confirmed"] == 300
@@ -191,3 +192,20 @@ def test_rabbitmq_takes_and_gives_the_same_messages(amqp_url: str, tmp_path: Pat
     assert refused.returncode == 2
     assert b"no-such-queue" in refused.stderr
     assert refused.stderr.count(b"\n") == 1
+
+
+def test_an_outbox_file_keeps_what_a_killed_run_had_accepted(url: str, tmp_path: Path) -> None:
+    lines = [f"line {number}".encode() for number in range(100_000)]
+    file, outbox = tmp_path / "events.txt", tmp_path / "outbox.db"
+    file.write_bytes(b"\n".join(lines))
+    arguments = ("publish", url, "q", "--declare", "queue", "--outbox", str(outbox))
+    with subprocess.Popen([*FLYBALL, *arguments, "--file", str(file)], stderr=subprocess.PIPE) as publisher:
+        assert publisher.stderr is not None
+        assert b"confirmed" in publisher.stderr.readline()
+        publisher.kill()
+    assert flyball(*arguments, "--count", 0).returncode == 0
+    with SqliteDatabase(outbox) as database:
+        assert Outbox(database).pending() == (0, 0)
+    arrived = list(dict.fromkeys(drained(url, "q")))
+    assert arrived == lines[: len(arrived)]
+    assert arrived

@@ -18,7 +18,7 @@ def serve(
     outbox: str,
     declare: str | None,
     max_body_bytes: int,
-    max_outbox_bytes: int,
+    max_outbox_bytes: int | None,
     seconds: float | None,
     *,
     json: bool,

@@ -14,14 +14,16 @@ from flyball.cli.output import JsonOption, note, print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flyball.brokers import Message, Sender
-    from flyball.brokers.port import BrokerError
     from flyball.cli.bodies import Bodies
     from flyball.cli.load import Stop, Tally
+    from flyball.errors import FlyballError
+    from flyball.message import Message
+    from flyball.publisher.handle import Handle
+    from flyball.publisher.publisher import Publisher
 
-# After this many repeats of a message that a broker did not confirm, something is wrong with the broker: about
-# half a minute with the waits between them.
-_REPEATS = 10
+_MAX_GROUP = 100
+_GIVE_UP_S = 30.0
+_CHECK_S = 0.1
 
 
 def command(
@@ -36,10 +38,6 @@ def command(
     count: Annotated[int | None, typer.Option(min=0, help="Number of messages.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this many seconds.")] = None,
     rate: Annotated[float | None, typer.Option(help="Messages a second (default: as fast as possible).")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Largest number of messages in a batch.")] = 100,
-    parallel: Annotated[
-        int, typer.Option(min=1, help="Batches in flight; with more than 1 the order may change.")
-    ] = 1,
     key: Annotated[str | None, typer.Option(help="Key of every message.")] = None,
     keys: Annotated[int | None, typer.Option(min=1, help="Distribute the messages over this many keys.")] = None,
     header: Annotated[list[str] | None, typer.Option(help="Header NAME=VALUE; may be repeated.")] = None,
@@ -52,17 +50,21 @@ def command(
         str | None, typer.Option(help="Accept messages over HTTP at HOST:PORT (202 when stored, 503 when full).")
     ] = None,
     outbox: Annotated[
-        str | None, typer.Option(help="File for messages accepted by --listen (default: CHANNEL.outbox.db).")
+        str | None,
+        typer.Option(help="File for accepted messages (default: in memory; with --listen CHANNEL.outbox.db)."),
     ] = None,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest body that --listen accepts.")] = 1 << 20,
-    max_outbox_bytes: Annotated[int, typer.Option(min=1, help="Largest outbox of --listen; beyond it 503.")] = 4
-    << 30,
+    max_outbox_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Largest outbox (default: 4 GiB in a file, 64 MiB in memory).")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the rate while running.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Publish a file, standard input or generated messages, and print rate and latency percentiles.
 
-    Latency counts from the time at which a message was due (with --rate) or sent, to the broker's confirm.
+    Lines of a file arrive in order. Batch size and window follow the broker, as they do in a program that uses
+    flyball.Publisher. Latency counts from the time at which a message was due (with --rate) or accepted, to the
+    broker's confirm.
     """
     from flyball.cli import bodies
     from flyball.cli.load import Stop, Tally, figures_table
@@ -80,22 +82,26 @@ def command(
         return
     template = _Template(bodies.numbered_keys(key, keys), bodies.headers(header or []), content_type)
 
-    async def run() -> tuple[_Publishing, int]:
+    async def run() -> tuple[_Run, int]:
         from flyball.brokers import connect
+        from flyball.publisher.options import OrderingConfig, OutboxConfig
+        from flyball.publisher.publisher import Publisher
 
         stop = Stop()
         supply = bodies.choose(file=file, whole=whole, body=body, size=size, count=count, seconds=seconds)
         try:
-            async with await connect(url) as broker:
+            async with await connect(url) as broker:  # a broker that does not answer is an error here
                 if declare is not None:
                     await broker.declare(channel, "log" if declare == "log" else "queue", partitions=partitions)
-                sender = await broker.sender(channel)
-                work = _Publishing(sender, supply, template, stop, Tally("confirmed", quiet), rate, batch)
+                publisher = Publisher(
+                    url,
+                    channel=channel,
+                    outbox=OutboxConfig(outbox, max_outbox_bytes),
+                    ordering=None if file is None or whole else OrderingConfig(),
+                )
+                work = _Run(publisher, supply, template, stop, Tally("confirmed", quiet), rate)
                 stop.after(seconds)
-                try:
-                    await work.run(parallel)
-                finally:
-                    await sender.close()
+                await work.run()
         finally:
             supply.close()
         return work, stop.exit_code
@@ -108,9 +114,8 @@ def command(
         "sent": work.sent,
         "confirmed": work.confirmed,
         "failed": work.failed,
-        "duplicates": work.duplicates,
         "repeated": work.repeated,
-        **work.tally.figures(work.took_s),
+        **work.tally.figures(work.seconds),
     }
     print_json(document) if json else typer.echo(figures_table(document))
     if work.first_error is not None:
@@ -131,7 +136,7 @@ class _Template:
         self._content_type = content_type
 
     def message(self, number: int, body: bytes, time_s: float) -> Message:
-        from flyball.brokers import Message
+        from flyball.message import Message
 
         return Message(
             body=body,
@@ -142,72 +147,103 @@ class _Template:
         )
 
 
-class _Publishing:
-    """One run: takes bodies when they are due, sends them in batches, repeats what was not confirmed."""
+class _GaveUp(Exception):
+    """The broker stores nothing more: leave the publisher without waiting for it."""
+
+
+class _Run:
+    """Publishes bodies when they are due, and counts what became of each message."""
 
     def __init__(
         self,
-        sender: Sender,
+        publisher: Publisher,
         supply: Bodies,
         template: _Template,
         stop: Stop,
         tally: Tally,
         rate: float | None,
-        batch: int,
     ) -> None:
-        self._sender = sender
+        self._publisher = publisher
         self._supply = supply
         self._template = template
         self._stop = stop
         self._rate = rate
-        self._batch = batch
-        self._turn = asyncio.Lock()
         self._started_s = 0.0
+        self._unconfirmed: set[int] = set()
+        self._progress = asyncio.Event()
         self.tally = tally
-        self.sent = self.failed = self.duplicates = self.repeated = 0
-        self.took_s = 0.0
-        self.first_error: BrokerError | None = None
+        self.sent = self.failed = self.repeated = 0
+        self.seconds = 0.0
+        self.first_error: FlyballError | None = None
         self.first_failed: int | None = None
-        self._hopeless = False
 
     @property
     def confirmed(self) -> int:
         return self.tally.messages
 
-    async def run(self, parallel: int) -> None:
-        self._started_s = time.monotonic()
-        live = asyncio.create_task(self.tally.live(lambda: "  blocked" if self._sender.blocked else ""))
-        try:
-            await asyncio.gather(*(self._work() for _ in range(parallel)))
-        finally:
-            self.took_s = time.monotonic() - self._started_s
-            live.cancel()
-            await asyncio.gather(live, return_exceptions=True)
+    async def run(self) -> None:
+        from contextlib import suppress
 
-    async def _work(self) -> None:
-        while True:
-            async with self._turn:
-                entries = await self._next()
-            if not entries:
-                return
-            await self._send(entries)
-            # A broker that is always ready (memory) never lets go of the event loop: timers and signals need it.
-            await asyncio.sleep(0)
+        with suppress(_GaveUp):
+            async with self._publisher as publisher:
+                self._started_s = time.monotonic()
+                live = asyncio.create_task(self.tally.live(lambda: "".join(f"  {p}" for p in publisher.problems)))
+                work = asyncio.create_task(self._publish())
+                try:
+                    await self._watch(work)
+                finally:
+                    self.seconds = time.monotonic() - self._started_s
+                    self.repeated = publisher.stats.repeated
+                    for task in (live, work):
+                        task.cancel()
+                    await asyncio.gather(live, work, return_exceptions=True)
+
+    async def _watch(self, work: asyncio.Task[None]) -> None:
+        """Wait for the end. Give up at once where a retry cannot help, and after a time without any confirm."""
+        from flyball.brokers.port import Blocked, Unconfirmed, Unreachable
+
+        confirmed, progress_s = 0, time.monotonic()
+        while not (await asyncio.wait([work], timeout=_CHECK_S))[0]:
+            now_s = time.monotonic()
+            if self.confirmed > confirmed or not self._unconfirmed:
+                confirmed, progress_s = self.confirmed, now_s
+            errors = self._publisher.errors
+            fatal = [error for error in errors if not isinstance(error, Unconfirmed | Blocked | Unreachable)]
+            if not fatal and now_s - progress_s > _GIVE_UP_S:
+                fatal = errors or [Blocked(f"the broker confirmed no message for {_GIVE_UP_S:g} s")]
+            if fatal:
+                self._fail(fatal[0], *self._unconfirmed)
+                raise _GaveUp
+        work.result()
+
+    async def _publish(self) -> None:
+        results: set[asyncio.Task[None]] = set()
+        try:
+            while entries := await self._next():
+                self._unconfirmed.update(number for number, _, _ in entries)
+                handles = await self._publisher.publish_many([message for _, _, message in entries])
+                task = asyncio.create_task(self._collect(entries, handles))
+                results.add(task)
+                task.add_done_callback(results.discard)
+            await asyncio.gather(*results)
+        finally:
+            for task in results:
+                task.cancel()
 
     async def _next(self) -> list[tuple[int, float, Message]]:
-        """(number, due, message) of what is due now, at least one; empty: finished.
+        """Return (number, due time, message) of what is due now, at least one; none: the end.
 
         With a rate, message n is due at start + n / rate, whatever became of those before: a broker that was
         slow for a second shows in the latency of everything that should have been sent in that second.
         """
-        most = self._batch
+        most = await self._wait_for_room()
         if self._rate is not None:
             wait_s = self._started_s + self.sent / self._rate - time.monotonic()
             if wait_s > 0:
                 await self._stop.sleep(wait_s)
             due = int((time.monotonic() - self._started_s) * self._rate) + 1 - self.sent
-            most = max(1, min(self._batch, due))
-        if self._stop or self._hopeless:
+            most = max(1, min(most, due))
+        if self._stop:
             return []
         bodies = await self._supply.take(most, self._stop)
         now_s, wall_s = time.monotonic(), time.time()
@@ -218,47 +254,32 @@ class _Publishing:
         self.sent += len(entries)
         return entries
 
-    async def _send(self, entries: list[tuple[int, float, Message]]) -> None:
-        from flyball.backoff import delays_s
-        from flyball.brokers.port import Blocked, BrokerError, TooLarge, Unconfirmed
+    async def _wait_for_room(self) -> int:
+        """Return how many may be accepted now: enough for a full window, and few that only wait in the outbox."""
+        while True:
+            window = self._publisher.stats.targets[0].window
+            room = int(window) + _MAX_GROUP - len(self._unconfirmed)
+            if room > 0:
+                return min(room, _MAX_GROUP)
+            self._progress.clear()
+            await self._progress.wait()
 
-        for delay_s in (0.0, *delays_s(_REPEATS)):
-            if delay_s:
-                await self._stop.sleep(delay_s)
-                self.repeated += len(entries)
+    async def _collect(self, entries: Sequence[tuple[int, float, Message]], handles: Sequence[Handle]) -> None:
+        from flyball.publisher.handle import Rejected
+
+        for (number, due_s, message), handle in zip(entries, handles, strict=True):
             try:
-                results = await self._sender.send_batch([message for _, _, message in entries])
-            except BrokerError as error:
-                self._hopeless = True
-                self._give_up(entries, error)
-                return
-            now_s = time.monotonic()
-            again: list[tuple[int, float, Message]] = []
-            last_error: BrokerError | None = None
-            for entry, result in zip(entries, results, strict=True):
-                number, due_s, message = entry
-                if result.error is None:
-                    self.tally.add(1, len(message.body))
-                    self.tally.latency_s.add(now_s - due_s)
-                    self.duplicates += result.duplicate
-                elif isinstance(result.error, Unconfirmed | Blocked):
-                    again.append(entry)
-                    last_error = result.error
-                else:
-                    # Too large is this message's own fault; anything else will befall the next one too.
-                    self._hopeless |= not isinstance(result.error, TooLarge)
-                    self._give_up([(number, due_s, message)], result.error)
-            if last_error is None:
-                return
-            entries = again
-            if self._stop or self._hopeless:
-                break
-        self._hopeless = True
-        if last_error is not None:
-            self._give_up(entries, last_error)
+                await handle.wait_confirmed()
+            except Rejected as error:  # too large, for one: the others go on
+                self._fail(error, number)
+            else:
+                self.tally.add(1, len(message.body))
+                self.tally.latency_s.add(time.monotonic() - due_s)
+            self._unconfirmed.discard(number)
+            self._progress.set()
 
-    def _give_up(self, entries: Sequence[tuple[int, float, Message]], error: BrokerError) -> None:
-        self.failed += len(entries)
-        first = min(number for number, _, _ in entries) + 1
+    def _fail(self, error: FlyballError, *numbers: int) -> None:
+        self.failed += len(numbers)
+        first = min(numbers, default=self.sent) + 1
         if self.first_failed is None or first < self.first_failed:
             self.first_failed, self.first_error = first, error

@@ -313,11 +313,16 @@ class Publisher:
         return {} if self._outbox is None else self._relay.channels
 
     @property
+    def errors(self) -> list[FlyballError]:
+        """The last error of each target that stores nothing at the moment."""
+        errors = [sender.problem for senders in self._senders.values() for sender in senders]
+        errors += [self._tracker.problem] if self._tracker is not None else []
+        return [error for error in errors if error is not None]
+
+    @property
     def problems(self) -> list[str]:
         """One sentence for each target that stores nothing at the moment."""
-        problems = [sender.problem for senders in self._senders.values() for sender in senders]
-        problems += [self._tracker.problem] if self._tracker is not None else []
-        return [str(problem) for problem in problems if problem is not None]
+        return [str(error) for error in self.errors]
 
     def steps(self, channel: str | None = None) -> list[LoopRecord]:
         """The newest steps of the controller, oldest first: what it saw, what it set, and why."""

@@ -19,6 +19,7 @@ from flyball.brokers import Message
 from flyball.brokers.port import HeaderValue, Kind
 from flyball.control.record import LoopRecord
 from flyball.control.step import Controller
+from flyball.errors import FlyballError
 from flyball.loop_thread import LoopThread
 from flyball.publisher.handle import Handle
 from flyball.publisher.intake import WhenFull
@@ -149,8 +150,13 @@ class SyncPublisher:
         return self._publisher.stats
 
     @property
+    def errors(self) -> list[FlyballError]:
+        """The last error of each target that stores nothing at the moment."""
+        return self._publisher.errors
+
+    @property
     def problems(self) -> list[str]:
-        """One sentence for each target that takes nothing at the moment."""
+        """One sentence for each target that stores nothing at the moment."""
         return self._publisher.problems
 
     def steps(self, channel: str | None = None) -> list[LoopRecord]:
