@@ -62,7 +62,7 @@ def test_fragile_gains_act_only_when_allowed_by_name() -> None:
     assert loop.controller == CORRECTED
 
 
-def test_what_has_no_linear_law_is_not_judged() -> None:
+def test_a_controller_without_linear_gains_is_not_verified() -> None:
     assert _loop(controller=Aimd(), model=FLOW, mode="on").mode == "on"
 
 

@@ -131,8 +131,8 @@ def test_a_new_goal_does_not_bump_and_is_reached_for(controller: Controller[Any]
     assert commands[-1] > position + 1.0
 
 
-def test_after_a_new_goal_the_law_is_the_controllers_own_again() -> None:
-    """The glide fades out completely: a loop without memory ends exactly at its law."""
+def test_after_a_new_goal_the_glide_fades_out() -> None:
+    """The glide fades out completely: a loop without memory ends exactly at its own command."""
     policy = Policy("rate", P(kp=0.01, bias=3.0))
     state = _settled(policy, 3.0)
     for k in range(3, 60):

@@ -74,7 +74,7 @@ def test_several_loops_share_one_time() -> None:
     twin = Twin()
     fast = twin.add(TwinLoop(Policy("fast", PI, 0.5), ArxPlant(PREFETCH, period_s=0.5), 400.0))
     slow = twin.add(
-        TwinLoop(Policy("slow", PI, 2.0), ArxPlant(PREFETCH, period_s=2.0), 400.0, mode="shadow", keep=4)
+        TwinLoop(Policy("slow", PI, 2.0), ArxPlant(PREFETCH, period_s=2.0), 400.0, mode="shadow", max_records=4)
     )
     twin.run(until_s=10.0)
     assert [record.time for record in fast.records] == [0.5 * k for k in range(20)]

@@ -66,7 +66,7 @@ def test_linear_then_saturating() -> None:
     assert abs(np.polyfit(windows[windows > 1.8 * knee], above, 1)[0]) < 0.02 * slope
 
 
-def test_what_the_sensor_says_is_littles_law() -> None:
+def test_the_sensor_agrees_with_littles_law() -> None:
     environment = simpy.Environment()
     consumer = RunningConsumer(ConsumerPlant(), environment, np.random.default_rng(1))
     consumer.set_window(12)
@@ -105,7 +105,7 @@ def test_lowering_the_window_takes_nothing_back_and_zero_closes_it() -> None:
     assert consumer.most_occupied == 9
 
 
-def test_the_default_holds_the_goal_that_prefetch_held() -> None:
+def test_the_default_holds_the_goal_of_the_prefetch_paper() -> None:
     run = run_consumer(ConsumerPlant(publishers=S1_PUBLISHERS, wander=0.03), "rate=400", samples=90)
     assert _outside(run.rate[:30], 400.0, 0) <= 3
     assert run.rate[5:].mean() == pytest.approx(400.0, rel=0.01)
@@ -113,7 +113,7 @@ def test_the_default_holds_the_goal_that_prefetch_held() -> None:
     assert run.rate.max() < 1.15 * 400.0
 
 
-def test_a_place_that_is_empty_between_two_messages_is_part_of_the_residence_time() -> None:
+def test_an_empty_slot_between_two_messages_is_part_of_the_residence_time() -> None:
     """As on the embedded broker: 10 ms of handling, and 2 ms until the next message is claimed."""
     plant = ConsumerPlant(round_trip_s=0.0, handling_s=0.010, client_s=0.0, replacement_s=0.002)
     _, rates = staircase(plant, [6], samples_each=4)

@@ -29,7 +29,7 @@ def test_a_batch_takes_its_base_and_a_time_for_each_event_and_longer_under_cpu_l
     assert [events for _, _, events in one.served.delays_s] == [3000, 3000]
 
 
-def test_results_wait_until_they_are_taken_and_what_does_not_fit_is_dropped() -> None:
+def test_results_wait_until_they_are_read_and_excess_is_dropped() -> None:
     one = lane(LaneModel(base_s=0.1, per_event_s=0.0, result_bytes=10.0, noise=0.0, queue_bytes=1000.0))
     one.drain(100.0)
     one.offer(90)

@@ -19,7 +19,7 @@ from flyball.twin.plants import Plant
 
 @dataclass
 class TwinLoop:
-    """A loop in the twin. `goal` is a value or a function of time; records are kept, at most `keep` of them."""
+    """A loop in the twin. `goal` is a value or a function of time; at most `max_records` records are stored."""
 
     policy: Policy
     plant: Plant
@@ -27,7 +27,7 @@ class TwinLoop:
     command: Value = 0.0
     mode: Mode = "on"
     disturbances: Callable[[float], Disturbances] | None = None
-    keep: int = 1_000_000
+    max_records: int = 1_000_000
     records: list[LoopRecord] = field(default_factory=list)
     state: LoopState = field(init=False)
 
@@ -50,8 +50,8 @@ class TwinLoop:
             if applied is not None:
                 self.state = self.state.at(applied)
         self.records.append(record)
-        if len(self.records) > self.keep:
-            del self.records[: self.keep // 2]
+        if len(self.records) > self.max_records:
+            del self.records[: self.max_records // 2]
         return record
 
 

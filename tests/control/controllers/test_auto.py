@@ -1,4 +1,4 @@
-"""The law `auto`, step by step; what it does to a broker is tested with the publisher's policy."""
+"""The controller `auto`, step by step; what it does to a broker is tested with the publisher's policy."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_names_every_controller_once() -> None:
 
 
 @pytest.mark.parametrize("cls", [*map(catalogue.class_of, catalogue.NAMES), *WRAPPERS.values()])
-def test_every_entry_documents_its_law_and_all_its_fields(cls: type) -> None:
+def test_every_entry_documents_its_formula_and_all_its_fields(cls: type) -> None:
     text = inspect.getdoc(cls) or ""
     assert ">>>" in text
     assert text.split("\n")[0].endswith(".")

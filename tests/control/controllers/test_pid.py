@@ -26,7 +26,7 @@ def test_moves_as_its_characteristic_polynomial_says() -> None:
     assert y[4:] == pytest.approx(predicted, abs=1e-9)
 
 
-def test_law_is_that_of_prefetch_without_the_stray_term() -> None:
+def test_the_formula_is_the_prefetch_paper_s_without_the_stray_term() -> None:
     """u = Kp·e + Ki·Σe + Kd·(e − e₋₁), as differences from the first sample on."""
     errors = [10.0, -4.0, 7.0, 7.0]
     state, given = PUBLISHED.initial(0.0), []

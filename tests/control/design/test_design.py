@@ -54,7 +54,7 @@ def test_flow_pi_by_poles_is_fragile_and_needs_leave() -> None:
     assert found.certificate.verdict == "fragile"
 
 
-def test_flow_the_limit_of_a_pi_with_delay_is_told() -> None:
+def test_flow_the_limit_of_a_pi_with_delay_is_reported() -> None:
     with pytest.raises(ImpossibleSpecification) as refused:
         design(FLOW_LATE, "pi", settling=5, overshoot=0.1)
     assert str(refused.value) == "with delay 1 no PI settles in under 10 samples here; state feedback does in 5"

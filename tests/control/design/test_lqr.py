@@ -65,7 +65,7 @@ def test_bad_weights_are_one_sentence(q: object, r: float, integral: None, messa
         lqr(two_by_two(), q, r, integral)  # type: ignore[arg-type]  # deliberately wrong
 
 
-def test_more_outputs_than_actuators_cannot_all_be_held() -> None:
+def test_more_outputs_than_commands_are_refused() -> None:
     model = StateSpace(np.diag([0.5, 0.6]), np.ones((2, 1)), np.eye(2))
     with pytest.raises(InvalidValue, match="1 commands cannot hold 2 outputs"):
         lqr(model, 1.0, 1.0, integral=1.0)

@@ -160,7 +160,7 @@ def test_missing_set_point_is_named() -> None:
     assert "the set point is nan" in verdict.reason
 
 
-def test_stale_metric_is_told_from_a_quiet_one() -> None:
+def test_a_stale_metric_is_distinguished_from_a_quiet_one() -> None:
     """The same value for ever: suspicious only off the goal and while the command moves."""
     stuck = watch_stuck(value=300.0, step=0.5)
     assert "stale" in kinds(stuck)

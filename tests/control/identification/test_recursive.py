@@ -275,7 +275,7 @@ def test_wrong_starts() -> None:
         Rls().initial(PREFETCH, np.eye(2), 1.0)
 
 
-def test_a_known_pole_is_kept_and_the_gain_learnt_from_a_loop_at_rest() -> None:
+def test_with_a_known_pole_the_gain_is_learnt_from_a_loop_at_rest() -> None:
     """y = 40·u with a command that hardly moves: a and b together could not be distinguished."""
     rls = Rls(pole=0.0, offset=False, forgetting=0.9, excitation=0.0)
     rng, state = np.random.default_rng(1), rls.initial()

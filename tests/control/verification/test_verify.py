@@ -21,7 +21,7 @@ FLOW_LATE = first_order(0.985, -134.0, delay=1)
 
 
 def simulate(plant: Arx, gains: AnyGains, samples: int, setpoint: float = 1.0) -> list[float]:
-    """The loop in time, straight from the laws: no polynomial, no matrix."""
+    """The loop in time, straight from the formulas: no polynomial, no matrix."""
     ys = [0.0] * plant.order
     us = [0.0] * (plant.delay + len(plant.b) + 8)
     total, before, filtered = 0.0, 0.0, 0.0

@@ -27,7 +27,7 @@ Everything is plain floats: three parameters are too few for array arithmetic to
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +66,7 @@ class RlsState:
     drifts: int = 0
     """Alarms so far; compare before and after an update to notice one."""
     learnt_since_drift: int = 0
-    given: bool = False
+    from_model: bool = field(default=False, metadata={"stored_as": "given"})
     """Whether the estimate began as a model rather than as nothing."""
 
 
@@ -162,7 +162,7 @@ class Rls:
             noise_variance=variance,
             residuals=residuals,
             learnt_since_drift=self.warm_up if covariance is not None else 0,
-            given=model is not None,
+            from_model=model is not None,
         )
 
     def _check_model(self, model: Arx) -> None:
@@ -228,7 +228,7 @@ class Rls:
                 theta, information, updates, learnt = moved, wider, updates + 1, learnt + 1
         drifts = state.drifts + int(alarm)
         return RlsState(
-            theta, information, *remembered, *evidence, updates, *sums, drifts, learnt, given=state.given
+            theta, information, *remembered, *evidence, updates, *sums, drifts, learnt, from_model=state.from_model
         )
 
     def _noise(self, state: RlsState, squared: float, noise: float, *, informed: bool) -> tuple[float, int]:
@@ -268,7 +268,7 @@ class Rls:
 
     def model(self, state: RlsState) -> Arx | None:
         """The present estimate; None while there is none."""
-        if not state.given and state.updates < 3 * self.parameters:
+        if not state.from_model and state.updates < 3 * self.parameters:
             return None
         a, b, c = state.theta
         return first_order(a, b, self.delay, c)

@@ -20,7 +20,7 @@ from flyball.control.wrappers.common import check_inner, hold_invalid, seen
 
 @dataclass(frozen=True, slots=True)
 class DitherState:
-    """`residue` is what was wanted so far minus what was given, always within ±1/2."""
+    """`residue` is what was wanted so far minus what was sent, always within ±1/2."""
 
     residue: float = 0.0
 
@@ -32,11 +32,11 @@ def dither_step(state: DitherState, wanted: float) -> tuple[DitherState, int]:
     the outputs is within 1/(2n) of the mean of what was wanted. The output is always one of the two
     neighbours of `wanted`, so whole-numbered limits that hold for `wanted` hold for it too.
 
-    >>> state, given = DitherState(), []
+    >>> state, whole_command = DitherState(), []
     >>> for _ in range(8):
     ...     state, whole = dither_step(state, 6.7)
-    ...     given.append(whole)
-    >>> given, sum(given) / 8
+    ...     whole_command.append(whole)
+    >>> whole_command, sum(whole_command) / 8
     ([7, 6, 7, 7, 7, 6, 7, 7], 6.75)
     """
     total = wanted + state.residue
@@ -46,11 +46,11 @@ def dither_step(state: DitherState, wanted: float) -> tuple[DitherState, int]:
 
 @dataclass(frozen=True, slots=True)
 class DitherWrapperState:
-    """`wanted` is what the inner controller asked for last, `given` the whole numbers it became."""
+    """`wanted` is what the inner controller asked for last, `whole_command` the whole numbers it became."""
 
     inner: Any
     wanted: Value
-    given: Value
+    whole_command: Value = field(metadata={"stored_as": "given"})
     residues: tuple[DitherState, ...]
 
 
@@ -63,11 +63,11 @@ class Dither:
 
     >>> from flyball.control.controllers.fixed import Fixed
     >>> whole = Dither(Fixed(2.25))
-    >>> state, given = whole.initial(2.0), []
+    >>> state, whole_command = whole.initial(2.0), []
     >>> for k in range(8):
     ...     state, action = whole.step(state, Sample(k, 1.0, setpoint=1.0, measurement=1.0))
-    ...     given.append(action.command)
-    >>> given
+    ...     whole_command.append(action.command)
+    >>> whole_command
     [2.0, 3.0, 2.0, 2.0, 2.0, 3.0, 2.0, 2.0]
 
     Source: first-order sigma-delta modulation.
@@ -84,18 +84,18 @@ class Dither:
 
     def step(self, state: DitherWrapperState, sample: Sample) -> tuple[DitherWrapperState, Action]:
         applied = sample.applied
-        if not is_usable(applied) or applied == state.given:
+        if not is_usable(applied) or applied == state.whole_command:
             sample = seen(sample, sample.measurement, state.wanted)
         inner, action = self.inner.step(state.inner, sample)
         wanted = action.command
         if wanted is None:
-            return DitherWrapperState(inner, state.wanted, state.given, state.residues), action
+            return DitherWrapperState(inner, state.wanted, state.whole_command, state.residues), action
         numbers = as_tuple(wanted)
         if not is_usable(wanted) or len(numbers) != len(state.residues):
-            held_state = DitherWrapperState(inner, state.wanted, state.given, state.residues)
+            held_state = DitherWrapperState(inner, state.wanted, state.whole_command, state.residues)
             return held_state, hold_invalid(wanted)
         pairs = [dither_step(residue, number) for residue, number in zip(state.residues, numbers, strict=True)]
         whole = tuple(float(out) for _, out in pairs)
-        given: Value = whole if isinstance(wanted, tuple) else whole[0]
-        after = DitherWrapperState(inner, wanted, given, tuple(residue for residue, _ in pairs))
-        return after, Action(given, action.parts, action.saturated, action.reason, action.code)
+        whole_command: Value = whole if isinstance(wanted, tuple) else whole[0]
+        after = DitherWrapperState(inner, wanted, whole_command, tuple(residue for residue, _ in pairs))
+        return after, Action(whole_command, action.parts, action.saturated, action.reason, action.code)
