@@ -26,4 +26,4 @@ __all__ = ["BrokerContract", "assert_same", "fresh_name", "ids", "numbered", "od
 
 
 class BrokerContract(Sending, Settling, Window, Groups, Logs, Administration):
-    """All promises of the port; `contract.base.ContractBase` has the hooks a subclass may set."""
+    """All tests of the port; `contract.base.ContractBase` has the hooks that a subclass may set."""

@@ -1,14 +1,14 @@
-"""Kill -9 of clients and of the broker at random points, and what must still be true afterwards.
+"""Kill -9 of clients and of the broker at random points, and the checks of what must hold afterwards.
 
-Sender and receiver run as processes of their own and say on standard output what they know: `sent ID` after the
-broker confirmed, `got ID CHECKSUM` before a message is acknowledged, `acked ID` after. Whoever reads these lines
-knows what a real client knew when it died. `kill_clients` runs both, kills them at random points, starts them
-again, drains what is left and hands back a `Ledger` whose `problems()` are the broken promises. `kill_broker` does
-the same to the server under two clients that live on:
+Sender and receiver run as processes of their own and print what they know: `sent ID` after the broker's confirm,
+`got ID CHECKSUM` before a message is acknowledged, `acked ID` after. So these lines are what a real client knew
+when it was killed. `kill_clients` runs both, kills them at random points, starts them again, drains the channel
+and returns a `Ledger`, whose `problems()` are the violations. `kill_broker` does the same to the server, while two
+clients keep running:
 
-* a confirmed message that nobody ever got is lost;
-* a message that was got twice must have the same id *and* the same content;
-* a message nobody sent must not appear.
+* a confirmed message that was never delivered is lost;
+* a message that was delivered twice must have the same id *and* the same content;
+* a message that was never sent must not appear.
 
     python -m flyball.testing.crash send URL CHANNEL --run NAME --first 0 --count 1000 --batch 20
     python -m flyball.testing.crash receive URL CHANNEL [--group NAME] [--window 50]
@@ -32,12 +32,12 @@ from typing import Protocol
 
 from flyball.brokers import Message, Sender, connect
 
-_PATIENCE_S = 300.0
+_TIMEOUT_S = 300.0
 _DRAIN_S = 60.0
 
 
 class Killable(Protocol):
-    """A server that can be killed with -9 and brought back on its data, such as those of `flyball.servers`."""
+    """A server that can be killed with -9 and started again on its data, such as those of `flyball.servers`."""
 
     def kill(self) -> None: ...
 
@@ -46,7 +46,7 @@ class Killable(Protocol):
 
 @dataclass
 class Ledger:
-    """What clients said before they died."""
+    """What clients printed before they were killed."""
 
     sent: list[str] = field(default_factory=list)
     received: list[str] = field(default_factory=list)
@@ -67,13 +67,13 @@ class Ledger:
 
     def problems(self) -> list[str]:
         lost = sorted(set(self.sent) - set(self.received))
-        strange = sorted(id for id in self.checksums if not id.startswith(f"{self.run}-"))
+        unknown = sorted(id for id in self.checksums if not id.startswith(f"{self.run}-"))
         changed = sorted(
-            id for id, sums in self.checksums.items() if id not in strange and sums != {_checksum(body_of(id))}
+            id for id, sums in self.checksums.items() if id not in unknown and sums != {_checksum(body_of(id))}
         )
         return [
             *(f"{id} was confirmed and never delivered" for id in lost),
-            *(f"{id} was delivered but never sent" for id in strange),
+            *(f"{id} was delivered but never sent" for id in unknown),
             *(f"{id} was delivered with another content" for id in changed),
         ]
 
@@ -83,7 +83,7 @@ class Ledger:
 
 
 def body_of(id: str) -> bytes:
-    """The content that belongs to an id, so that a receiver's report can be checked without keeping bodies."""
+    """The body that belongs to an id, so that deliveries can be checked without storing the bodies."""
     return (id.encode() * 256)[:256]
 
 
@@ -103,7 +103,7 @@ async def send(url: str, channel: str, run: str, first: int, count: int, batch: 
 
 
 async def _confirmed_ids(sender: Sender, ids: Sequence[str], batch: int) -> AsyncIterator[list[str]]:
-    """Send all, again with the same id what was not confirmed; the ids as they are confirmed."""
+    """Send all messages, again with the same id if not confirmed, and yield the ids as they are confirmed."""
     pending = list(ids)
     while pending:
         head = pending[:batch]
@@ -117,9 +117,9 @@ async def _confirmed_ids(sender: Sender, ids: Sequence[str], batch: int) -> Asyn
 async def receive(
     url: str, channel: str, group: str | None, window: int, idle_s: float | None, keep: int, work_s: float
 ) -> None:
-    """Receive, work on it for `work_s` and acknowledge, for ever or until nothing came for `idle_s`.
+    """Receive, wait for `work_s` and acknowledge, for ever or until nothing came for `idle_s`.
 
-    With `keep`, stop after one window and never settle the last `keep` messages of it.
+    With `keep`, stop after one window and never acknowledge its last `keep` messages.
     """
     async with await connect(url) as broker:
         if group is None:
@@ -127,16 +127,16 @@ async def receive(
         else:
             receiver = await broker.subscribe(channel, group, window=window, start="earliest")
         _say("ready\n")
-        seen = 0
+        received = 0
         while got := await receiver.receive(window, timeout_s=idle_s):
             _say("".join(f"got {delivery.message.id} {_checksum(delivery.message.body)}\n" for delivery in got))
-            seen += len(got)
+            received += len(got)
             await asyncio.sleep(work_s)
-            done = got if keep == 0 else got[: max(0, window - keep - (seen - len(got)))]
+            done = got if keep == 0 else got[: max(0, window - keep - (received - len(got)))]
             await receiver.ack(*done)
             _say("".join(f"acked {delivery.message.id}\n" for delivery in done))
-            if keep and seen >= window:
-                _say("holding\n")
+            if keep and received >= window:
+                _say("waiting\n")
                 await asyncio.sleep(3600)  # to be killed
         await receiver.close()
 
@@ -150,23 +150,23 @@ def _say(lines: str) -> None:
 
 
 class Client:
-    """One client process whose lines go into a ledger as they come."""
+    """One client process, whose lines are added to a ledger as they come."""
 
     def __init__(self, ledger: Ledger, *arguments: str) -> None:
         self._ledger = ledger
         self._process = subprocess.Popen(
             [sys.executable, "-m", "flyball.testing.crash", *arguments], stdout=subprocess.PIPE, text=True
         )
-        self._said: set[str] = set()
+        self._words: set[str] = set()
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
 
     def _listen(self) -> None:
         for line in self._lines():
             if not line.endswith("\n"):
-                break  # cut off by the kill: the client had not said it
+                break  # cut off by the kill: the line does not count
             self._ledger.note(line)
-            self._said.add(line.partition(" ")[0].strip())
+            self._words.add(line.partition(" ")[0].strip())
 
     def _lines(self) -> Iterator[str]:
         assert self._process.stdout is not None
@@ -181,11 +181,11 @@ class Client:
         return self._process.poll() is None
 
     def wait_for(self, word: str, timeout_s: float = 120.0) -> bool:
-        """Wait until the client has said a word, or ended; whether it said it."""
-        return self.wait_until(lambda: word in self._said, timeout_s)
+        """Wait until the client has printed a word, or ended; return whether it has."""
+        return self.wait_until(lambda: word in self._words, timeout_s)
 
     def wait_until(self, reached: Callable[[], bool], timeout_s: float = 120.0) -> bool:
-        """Wait until something is true, or the client ended; whether it is true."""
+        """Wait until `reached()` is true, or the client ended; return whether it is true."""
         deadline = time.monotonic() + timeout_s
         while not reached() and self.running and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -201,14 +201,14 @@ class Client:
         return code
 
 
-def hold_and_die(url: str, channel: str, group: str | None, hold: int, ack: int) -> Ledger:
-    """A receiver takes `hold` messages, acknowledges the first `ack` of them, and is killed with -9."""
+def receive_and_kill(url: str, channel: str, group: str | None, count: int, ack: int) -> Ledger:
+    """Let a receiver get `count` messages and acknowledge the first `ack` of them, and kill it with -9."""
     ledger = Ledger()
-    arguments = ["receive", url, channel, "--window", str(hold), "--keep", str(hold - ack)]
+    arguments = ["receive", url, channel, "--window", str(count), "--keep", str(count - ack)]
     client = Client(ledger, *arguments, *(["--group", group] if group else []))
-    said = client.wait_for("holding")
+    waiting = client.wait_for("waiting")
     client.kill()
-    assert said, f"the receiver held {len(ledger.received)} of {hold} messages of {channel} and ended"
+    assert waiting, f"the receiver got {len(ledger.received)} of {count} messages of {channel} and ended"
     return ledger
 
 
@@ -224,16 +224,16 @@ def kill_clients(
 ) -> Ledger:
     """Send and receive `messages` while both clients are killed at random points; then drain.
 
-    `drain_idle_s` has to be longer than the broker needs to give back what a killed client held.
+    `drain_idle_s` must be longer than the broker needs to deliver again what a killed client had in flight.
     """
     rng = random.Random(seed)
     ledger = Ledger(run=f"run{seed}")
     receiving = ["receive", url, channel, *(["--group", group] if group else [])]
 
     def start_sender() -> Client:
-        # Everything not known to be confirmed is sent again from the first gap: same numbers, same ids.
-        known = set(ledger.sent)
-        first = next(n for n in range(messages + 1) if f"{ledger.run}-{n:08d}" not in known)
+        # Everything that is not confirmed is sent again from the first gap: same numbers, same ids.
+        confirmed = set(ledger.sent)
+        first = next(n for n in range(messages + 1) if f"{ledger.run}-{n:08d}" not in confirmed)
         arguments = ["--run", ledger.run, "--first", str(first), "--count", str(messages - first)]
         return Client(ledger, "send", url, channel, *arguments, "--batch", str(rng.randrange(1, 30)))
 
@@ -241,8 +241,8 @@ def kill_clients(
         return Client(ledger, *receiving, "--window", str(rng.randrange(1, 80)))
 
     sender, receiver = start_sender(), start_receiver()
-    # Kill points are spread over the run by progress, not by time, so that a fast broker is hit as often as a
-    # slow one; the short random wait makes the exact instruction random.
+    # Kill points are spread over the run by progress, not by time, so that a fast broker meets as many as a slow
+    # one; the short random wait makes the exact instruction random.
     for turn, share in enumerate(sorted(rng.uniform(0.02, 0.7) for _ in range(kills))):
         kill_sender = turn % 2 == 0
         victim, progress = (sender, ledger.sent) if kill_sender else (receiver, ledger.acked)
@@ -266,7 +266,7 @@ def kill_broker(
 ) -> Ledger:
     """Send and receive `messages` while the broker is killed at random points and started again on its data.
 
-    Both clients live through it: what was not confirmed is sent again with the same id.
+    Both clients keep running: what was not confirmed is sent again with the same id.
     """
     return asyncio.run(
         _kill_broker(server, url, channel, group, random.Random(seed), f"run{seed}", messages, kills)
@@ -286,7 +286,7 @@ async def _kill_broker(
     ledger = Ledger(run=run)
     ids = [f"{run}-{number:08d}" for number in range(messages)]
     batch = rng.randrange(1, 30)
-    async with asyncio.timeout(_PATIENCE_S), await connect(url) as broker:
+    async with asyncio.timeout(_TIMEOUT_S), await connect(url) as broker:
         sender = await broker.sender(channel)
         if group is None:
             receiver = await broker.receiver(channel, window=50)
@@ -315,7 +315,7 @@ async def _kill_broker(
                 await asyncio.to_thread(server.kill)
                 await asyncio.to_thread(server.start)
             await sending
-            # What never comes is a broken promise, to be told with all others: no reason to wait for ever.
+            # A message that never comes is reported by `problems()`: do not wait for ever.
             with suppress(TimeoutError):
                 await asyncio.wait_for(receiving, _DRAIN_S)
         finally:
@@ -346,12 +346,12 @@ def main() -> None:
     receiving.add_argument("--idle-s", type=float, dest="idle_s")
     receiving.add_argument("--work-s", type=float, default=0.0, dest="work_s")
     receiving.add_argument("--keep", type=int, default=0)
-    given = parser.parse_args()
-    if given.command == "send":
-        asyncio.run(send(given.url, given.channel, given.run, given.first, given.count, given.batch))
+    options = parser.parse_args()
+    if options.command == "send":
+        asyncio.run(send(options.url, options.channel, options.run, options.first, options.count, options.batch))
     else:
-        settings = (given.group, given.window, given.idle_s, given.keep, given.work_s)
-        asyncio.run(receive(given.url, given.channel, *settings))
+        settings = (options.group, options.window, options.idle_s, options.keep, options.work_s)
+        asyncio.run(receive(options.url, options.channel, *settings))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""A broker in virtual time for tests of the policy: a line with a delay, one queue, one server, confirms.
+"""A broker in virtual time for tests of the publisher's policy: a network delay, one queue, one server, confirms.
 
-Publishers offer messages at given rates; each runs the real policy. Messages of all wait in one queue that is
-served one by one; a batch is confirmed when its last message has been served and the answer has travelled back,
-which takes an exponential time of `jitter_s` longer (answers to one publisher do not overtake each other).
+Publishers accept messages at given rates; each runs the real policy. The messages of all wait in one queue that is
+served one by one; a batch is confirmed when its last message has been served and the answer has come back, which
+takes an exponential time of mean `jitter_s` longer (answers to one publisher do not overtake each other).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class FifoBroker:
             time_s, _, act = heapq.heappop(self._events)
             act(time_s)
 
-    def tell(self, source: Source, event: rules.Event) -> None:
-        """Give a source an event and carry out what it decides."""
+    def handle(self, source: Source, event: rules.Event) -> None:
+        """Let the policy of a source decide about an event, and carry out its decisions."""
         source.state, decisions = rules.decide(source.policy, source.state, event)
         source.records += decisions.records
         for batch in decisions.send:
@@ -83,7 +83,7 @@ class FifoBroker:
     def _wake(self, source: Source, now_s: float) -> None:
         if source.wake_s is not None and source.wake_s <= now_s:
             source.wake_s = None
-            self.tell(source, rules.Timer(now_s))
+            self.handle(source, rules.Timer(now_s))
 
     def _open(self, source: Source, now_s: float) -> None:
         source.state = rules.start(source.policy, now_s, batch=source.batch)
@@ -95,7 +95,7 @@ class FifoBroker:
         source.credit -= count
         if count:
             source.waiting.extend([now_s] * count)
-            self.tell(source, rules.Accepted(now_s, count))
+            self.handle(source, rules.Accepted(now_s, count))
         self.at(now_s + self.tick_s, lambda t: self._offer(source, t))
 
     def _send(self, source: Source, batch: rules.Batch) -> None:
@@ -113,11 +113,11 @@ class FifoBroker:
         def confirm(now_s: float) -> None:
             source.confirmed.append((now_s, batch.count))
             source.latencies += [(t, now_s - t) for t in accepted]
-            self.tell(source, rules.Confirmed(now_s, batch))
+            self.handle(source, rules.Confirmed(now_s, batch))
 
         self.at(arrives_s, arrive)
 
 
 def jain(shares: list[float]) -> float:
-    """1: all equal; 1/n: one has everything."""
+    """Jain's index of fairness: 1 if all shares are equal, 1/n if one has everything."""
     return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))

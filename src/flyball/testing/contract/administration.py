@@ -1,4 +1,4 @@
-"""Declaring, counting, listing, refusing, and blocking when full."""
+"""Declaring, counting, listing, errors, and blocking when full."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Administration(ContractBase):
                     assert await broker.purge(channel) in (12, None)
                     assert await broker.depth(channel) == 0
                     receiver = await broker.receiver(channel)
-                    await self.nothing(receiver)
+                    await self.expect_nothing(receiver)
                     await receiver.close()
                 await broker.delete(channel)
                 await broker.delete(channel)  # no error if it does not exist
@@ -37,12 +37,12 @@ class Administration(ContractBase):
 
         self.run(scenario)
 
-    async def eventually(self, look: Callable[[], Awaitable[int]], wanted: int) -> int:
-        """Some brokers count a little late."""
+    async def eventually(self, read: Callable[[], Awaitable[int]], expected: int) -> int:
+        """Read until the value is as expected, or the time is over: some brokers count a little late."""
         deadline = asyncio.get_running_loop().time() + self.arrives_within_s
-        while (seen := await look()) != wanted and asyncio.get_running_loop().time() < deadline:
+        while (value := await read()) != expected and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.05)
-        return seen
+        return value
 
     def test_a_groups_depth_is_what_it_has_not_acknowledged(self) -> None:
         async def scenario(broker: Broker) -> None:

@@ -1,4 +1,4 @@
-"""What a subclass of the contract supplies, and the helpers that all its promises use."""
+"""The hooks of a subclass of the contract, and the helpers of its tests."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Scenario = Callable[[Broker], Awaitable[None]]
 
 
 class ContractBase:
-    """Channel names are unique, so a shared server does no harm."""
+    """Base of the contract tests. Channel names are unique, so they can run on a shared server."""
 
     arrives_within_s = 30.0
-    """Bound on waiting for what has to come (a group's first join takes seconds on some brokers)."""
+    """Longest wait for an expected message (a group's first join takes seconds on some brokers)."""
     quiet_s = 0.3
-    """How long nothing has to come before we believe that nothing comes."""
+    """How long to wait before concluding that no message comes."""
     full_queue_blocks = True
     """False for a broker whose queues have no byte limit of their own."""
 
     def url(self) -> str:
-        raise NotImplementedError("say which broker: def url(self) -> str")
+        raise NotImplementedError("a subclass must define url(self) -> str, the URL of the broker")
 
     def declare_options(self, kind: Kind) -> dict[str, Any]:  # noqa: ARG002  a hook
         """Further arguments of `declare` for channels of this kind."""
@@ -39,12 +39,12 @@ class ContractBase:
         asyncio.run(main())
 
     def kinds(self, broker: Broker) -> list[Kind]:
-        offered: list[Kind] = []
+        kinds: list[Kind] = []
         if broker.capabilities.queues:
-            offered.append("queue")
+            kinds.append("queue")
         if broker.capabilities.logs:
-            offered.append("log")
-        return offered
+            kinds.append("log")
+        return kinds
 
     def need(self, condition: bool, reason: str) -> None:
         if not condition:
@@ -56,13 +56,13 @@ class ContractBase:
         return name
 
     async def open(self, broker: Broker, kind: Kind, channel: str, window: int = 100) -> Receiver:
-        """A receiver that sees everything in the channel: of the queue, or of a group from the beginning."""
+        """Open a receiver of all messages in the channel: of the queue, or of a group from the beginning."""
         if kind == "queue":
             return await broker.receiver(channel, window=window)
         return await broker.subscribe(channel, "readers", window=window, start="earliest")
 
     async def collect(self, receiver: Receiver, count: int, ack: bool = True) -> list[Delivery]:
-        """The next `count` deliveries, or as many as came in time."""
+        """Receive the next `count` deliveries, or as many as came in time."""
         got: list[Delivery] = []
         while len(got) < count:
             batch = await receiver.receive(count - len(got), timeout_s=self.arrives_within_s)
@@ -80,6 +80,6 @@ class ContractBase:
         assert [result.error for result in results] == [None] * len(messages)
         return results
 
-    async def nothing(self, receiver: Receiver) -> None:
+    async def expect_nothing(self, receiver: Receiver) -> None:
         extra = await receiver.receive(100, timeout_s=self.quiet_s)
         assert extra == []

@@ -1,4 +1,4 @@
-"""Receivers share, groups do not; patterns choose channels."""
+"""Receivers of a queue or group share its messages, groups do not; patterns choose channels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Groups(ContractBase):
             await first.ack(*one)
             await second.ack(*two)
             rest = await self.collect(second, 20)
-            if len(rest) < 20:  # the broker may have given some to the first receiver ahead of time
+            if len(rest) < 20:  # the broker may have delivered some to the first receiver ahead of time
                 rest += await self.collect(first, 20 - len(rest))
             assert sorted(ids([*one, *two, *rest])) == sorted(ids(sent))
             await first.close()
@@ -38,21 +38,21 @@ class Groups(ContractBase):
         async def scenario(broker: Broker) -> None:
             for kind in self.kinds(broker):
                 channel = await self.channel(broker, kind)
-                await self.send(broker, channel, numbered(3))  # before the groups: not theirs
+                await self.send(broker, channel, numbered(3))  # before the groups exist: not for them
                 red = await broker.subscribe(channel, "red")
                 blue = await broker.subscribe(channel, "blue")
                 sent = numbered(30)
                 await self.send(broker, channel, sent)
                 assert ids(await self.collect(red, 30)) == ids(sent)
                 assert ids(await self.collect(blue, 30)) == ids(sent)
-                await self.nothing(red)
+                await self.expect_nothing(red)
                 await red.close()
                 await blue.close()
                 await broker.delete(channel)
 
         self.run(scenario)
 
-    def test_a_group_goes_on_where_it_stopped(self) -> None:
+    def test_a_group_continues_where_it_stopped(self) -> None:
         async def scenario(broker: Broker) -> None:
             for kind in self.kinds(broker):
                 channel = await self.channel(broker, kind)
@@ -61,10 +61,10 @@ class Groups(ContractBase):
                 await self.send(broker, channel, sent[:20])
                 assert ids(await self.collect(member, 20)) == ids(sent[:20])
                 await member.close()
-                await self.send(broker, channel, sent[20:])  # nobody is there
+                await self.send(broker, channel, sent[20:])  # the group has no members
                 member = await broker.subscribe(channel, "workers")
                 assert ids(await self.collect(member, 10)) == ids(sent[20:])
-                await self.nothing(member)
+                await self.expect_nothing(member)
                 await member.close()
                 await broker.delete(channel)
 
@@ -119,7 +119,7 @@ class Groups(ContractBase):
                     assert {delivery.channel: delivery.message.id for delivery in got} == {
                         name: sent[name].id for name in wanted[pattern]
                     }
-                    await self.nothing(receiver)
+                    await self.expect_nothing(receiver)
                     await receiver.close()
                 for name in names:
                     await broker.delete(name)

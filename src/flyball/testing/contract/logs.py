@@ -1,4 +1,4 @@
-"""A log is read again by offset, exactly; repeats of a producer are dropped."""
+"""A log can be read again by offset, exactly; repeats of a producer are dropped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Logs(ContractBase):
 
         self.run(scenario)
 
-    def test_reading_takes_nothing_away(self) -> None:
+    def test_reading_removes_nothing(self) -> None:
         async def scenario(broker: Broker) -> None:
             self.need(broker.capabilities.logs, "this broker has no logs")
             log = await self.channel(broker, "log")
@@ -57,17 +57,17 @@ class Logs(ContractBase):
             sent = [Message(b"%d" % at, key=b"\x00key\xff%d" % (at % 7)) for at in range(210)]
             await self.send(broker, log, sent[:100])
             await self.send(broker, log, sent[100:])
-            found: dict[bytes | None, list[str]] = {}
+            ids_by_key: dict[bytes | None, list[str]] = {}
             places: dict[bytes | None, set[int]] = {}
             for partition in range(3):
                 for record in await records(broker, log, partition, *await broker.bounds(log, partition)):
-                    found.setdefault(record.message.key, []).append(record.message.id)
+                    ids_by_key.setdefault(record.message.key, []).append(record.message.id)
                     places.setdefault(record.message.key, set()).add(partition)
             assert all(len(partitions) == 1 for partitions in places.values())
             assert len(set.union(*places.values())) > 1
             for at in range(7):
                 key = b"\x00key\xff%d" % at
-                assert found[key] == [message.id for message in sent if message.key == key]
+                assert ids_by_key[key] == [message.id for message in sent if message.key == key]
             await broker.delete(log)
 
         self.run(scenario)
@@ -76,7 +76,7 @@ class Logs(ContractBase):
         name = fresh_name()
         sent = [Message(b"%d" % at, key=b"%d" % at) for at in range(30)]
 
-        async def first_life(broker: Broker) -> None:
+        async def first_run(broker: Broker) -> None:
             self.need(broker.capabilities.logs and broker.capabilities.dedup, "this broker's logs keep repeats")
             await broker.declare(name, "log", **self.declare_options("log"))
             sender = await broker.sender(name, producer="meter-1")
@@ -90,14 +90,14 @@ class Logs(ContractBase):
             assert not any(result.duplicate for result in results)
             assert (await sender.last_sequence(), await other.last_sequence()) == (14, 4)
 
-        async def second_life(broker: Broker) -> None:
+        async def second_run(broker: Broker) -> None:
             sender = await broker.sender(name, producer="meter-1")
             assert await sender.last_sequence() == 14
             results = await sender.send_batch([*sent[10:15], *sent[20:]], sequence=10)
             assert [result.duplicate for result in results] == [True] * 5 + [False] * 10
-            found = await records(broker, name, 0, *await broker.bounds(name, 0))
-            assert [record.message.id for record in found] == ids(sent)
+            stored = await records(broker, name, 0, *await broker.bounds(name, 0))
+            assert [record.message.id for record in stored] == ids(sent)
             await broker.delete(name)
 
-        self.run(first_life)
-        self.run(second_life)
+        self.run(first_run)
+        self.run(second_run)

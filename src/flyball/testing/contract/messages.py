@@ -1,4 +1,4 @@
-"""Messages the contract sends, and how it looks at what came."""
+"""Messages that the contract sends, and helpers to compare what was received."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def numbered(count: int) -> list[Message]:
 
 
 def odd_messages() -> list[Message]:
-    """One of everything a message can carry."""
+    """Messages with every kind of content, key, header and time."""
     headers: dict[str, HeaderValue] = {
         "text": "Grüße ✓",
         "empty": "",

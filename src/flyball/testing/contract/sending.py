@@ -1,4 +1,4 @@
-"""What is sent arrives: in order, unchanged, and whatever became of its neighbours."""
+"""Messages arrive in order and unchanged, whether or not others of their batch fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flyball.testing.contract.messages import assert_same, ids, numbered, odd_me
 
 
 class Sending(ContractBase):
-    def test_order_is_kept(self) -> None:
+    def test_messages_arrive_in_order(self) -> None:
         async def scenario(broker: Broker) -> None:
             for kind in self.kinds(broker):
                 channel = await self.channel(broker, kind)
@@ -22,7 +22,7 @@ class Sending(ContractBase):
                     await self.send(broker, channel, sent[at : at + 37])
                 receiver = await self.open(broker, kind, channel)
                 assert ids(await self.collect(receiver, 300)) == ids(sent)
-                await self.nothing(receiver)
+                await self.expect_nothing(receiver)
                 await receiver.close()
                 await broker.delete(channel)
 
@@ -73,7 +73,7 @@ class Sending(ContractBase):
 
         self.run(scenario)
 
-    def test_one_too_large_message_does_not_fail_its_neighbours(self) -> None:
+    def test_one_too_large_message_does_not_fail_the_rest_of_its_batch(self) -> None:
         async def scenario(broker: Broker) -> None:
             limit = broker.capabilities.max_body_bytes
             if limit is None or limit > 64 << 20:
@@ -88,7 +88,7 @@ class Sending(ContractBase):
                 assert isinstance(results[2].error, TooLarge)
                 receiver = await self.open(broker, kind, channel)
                 assert ids(await self.collect(receiver, 4)) == ids(good)
-                await self.nothing(receiver)
+                await self.expect_nothing(receiver)
                 await receiver.close()
                 await broker.delete(channel)
 
@@ -115,7 +115,7 @@ class Sending(ContractBase):
 
         self.run(scenario)
 
-    def test_iterating_hands_out_one_by_one(self) -> None:
+    def test_iteration_yields_one_message_at_a_time(self) -> None:
         async def scenario(broker: Broker) -> None:
             for kind in self.kinds(broker):
                 channel = await self.channel(broker, kind)

@@ -1,4 +1,4 @@
-"""What is acknowledged is gone; what is not comes back, with the same id."""
+"""Acknowledged messages are removed; others are delivered again, with the same id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flyball.testing.contract.messages import ids, numbered
 
 
 class Settling(ContractBase):
-    def test_acknowledged_is_gone_and_the_rest_returns(self) -> None:
+    def test_acknowledged_messages_are_removed_and_the_rest_returns(self) -> None:
         async def scenario(broker: Broker) -> None:
             for kind in self.kinds(broker):
                 channel = await self.channel(broker, kind)
@@ -26,7 +26,7 @@ class Settling(ContractBase):
                 second = await self.open(broker, kind, channel)
                 again = await self.collect(second, 14)
                 assert sorted(ids(again)) == sorted(ids(sent[6:]))
-                await self.nothing(second)
+                await self.expect_nothing(second)
                 await second.close()
                 await broker.delete(channel)
 
@@ -47,7 +47,7 @@ class Settling(ContractBase):
             second = await broker.receiver(channel)
             again = await self.collect(second, 19)
             assert sorted(ids(again)) == sorted(set(ids(sent)) - set(ids(done)))
-            for delivery in again:  # "may have been seen": a broker that prefetches marks more than was handed out
+            for delivery in again:  # a broker that prefetches marks more than was handed out
                 assert delivery.redelivered or delivery.message.id not in ids(got)
             await second.close()
             await broker.delete(channel)
@@ -70,7 +70,7 @@ class Settling(ContractBase):
                 assert all(delivery.redelivered for delivery in again)
                 assert all(delivery.attempt in (None, 2) for delivery in again)
                 assert receiver.in_flight == 0
-                await self.nothing(receiver)
+                await self.expect_nothing(receiver)
                 await receiver.close()
                 await broker.delete(channel)
 
@@ -88,7 +88,7 @@ class Settling(ContractBase):
                 await receiver.ack(*got[2:])
                 await receiver.close()
                 second = await self.open(broker, kind, channel)
-                await self.nothing(second)
+                await self.expect_nothing(second)
                 await second.close()
                 await broker.delete(channel)
 
@@ -104,28 +104,28 @@ class Settling(ContractBase):
                 got = await self.collect(receiver, 3)
                 await receiver.ack(*got)
                 await receiver.nack(*got)
-                await self.nothing(receiver)
+                await self.expect_nothing(receiver)
                 assert receiver.in_flight == 0
                 await receiver.close()
                 await broker.delete(channel)
 
         self.run(scenario)
 
-    def test_what_a_killed_process_held_comes_back(self) -> None:
+    def test_unacknowledged_messages_of_a_killed_process_return(self) -> None:
         async def scenario(broker: Broker) -> None:
-            self.need(broker.capabilities.shared_between_processes, "lives and dies with this process")
+            self.need(broker.capabilities.shared_between_processes, "this broker exists in this process only")
             for kind in self.kinds(broker):
                 channel = await self.channel(broker, kind)
                 sent = numbered(40)
                 await self.send(broker, channel, sent)
                 group = None if kind == "queue" else "readers"
-                held = await asyncio.to_thread(crash.hold_and_die, self.url(), channel, group, 10, 4)
-                assert held.received == ids(sent[:10])
-                assert held.acked == ids(sent[:4])
+                ledger = await asyncio.to_thread(crash.receive_and_kill, self.url(), channel, group, 10, 4)
+                assert ledger.received == ids(sent[:10])
+                assert ledger.acked == ids(sent[:4])
                 receiver = await self.open(broker, kind, channel)
                 again = await self.collect(receiver, 36)
                 assert sorted(ids(again)) == sorted(ids(sent[4:]))
-                await self.nothing(receiver)
+                await self.expect_nothing(receiver)
                 await receiver.close()
                 await broker.delete(channel)
 

@@ -1,4 +1,4 @@
-"""At most `window` messages are in flight, whenever it is changed."""
+"""At most `window` messages are in flight, also when the window changes."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class Window(ContractBase):
                 receiver = await self.open(broker, kind, channel, window=5)
                 got = await self.collect(receiver, 5, ack=False)
                 assert len(got) == receiver.in_flight == 5
-                await self.nothing(receiver)
+                await self.expect_nothing(receiver)
                 receiver.set_window(8)
                 got += await self.collect(receiver, 3, ack=False)
-                await self.nothing(receiver)
+                await self.expect_nothing(receiver)
                 assert len(got) == receiver.in_flight == 8
-                receiver.set_window(3)  # takes nothing back …
+                receiver.set_window(3)  # returns nothing to the broker …
                 assert receiver.window == 3
                 assert receiver.in_flight == 8
                 await receiver.ack(*got[:5])
-                await self.nothing(receiver)  # … and hands out nothing until there is room
+                await self.expect_nothing(receiver)  # … and delivers nothing until slots are free
                 await receiver.ack(*got[5:7])
                 got += await self.collect(receiver, 2, ack=False)
-                await self.nothing(receiver)
+                await self.expect_nothing(receiver)
                 assert receiver.in_flight == 3
                 receiver.set_window(0)
                 await receiver.ack(*got)
-                await self.nothing(receiver)
+                await self.expect_nothing(receiver)
                 receiver.set_window(50)
                 assert len(await self.collect(receiver, 50)) == 50
                 assert len(set(ids(got))) == 10
@@ -61,7 +61,7 @@ class Window(ContractBase):
 
         self.run(scenario)
 
-    def test_random_windows_are_kept(self) -> None:
+    def test_random_windows_are_never_exceeded(self) -> None:
         seed = 20
         rng = random.Random(seed)
 
@@ -71,21 +71,21 @@ class Window(ContractBase):
                 sent = numbered(200)
                 await self.send(broker, channel, sent)
                 receiver = await self.open(broker, kind, channel, window=1)
-                held: list[Delivery] = []
-                seen: list[Delivery] = []
-                while len(seen) < 200:
+                in_flight: list[Delivery] = []
+                received: list[Delivery] = []
+                while len(received) < 200:
                     window = rng.randrange(1, 20)
                     receiver.set_window(window)
-                    before = len(held)
+                    before = len(in_flight)
                     if before < window:
                         got = await receiver.receive(100, timeout_s=self.arrives_within_s)
-                        assert got, f"nothing came after {len(seen)} of 200 (seed {seed})"
-                        held += got
-                        seen += got
-                    assert receiver.in_flight == len(held) <= max(window, before), f"seed {seed}"
-                    done = [held.pop(0) for _ in range(rng.randrange(len(held) + 1))]
+                        assert got, f"nothing came after {len(received)} of 200 (seed {seed})"
+                        in_flight += got
+                        received += got
+                    assert receiver.in_flight == len(in_flight) <= max(window, before), f"seed {seed}"
+                    done = [in_flight.pop(0) for _ in range(rng.randrange(len(in_flight) + 1))]
                     await receiver.ack(*done)
-                assert ids(seen) == ids(sent)
+                assert ids(received) == ids(sent)
                 await receiver.close()
                 await broker.delete(channel)
 
