@@ -1,7 +1,7 @@
 """A consumer that holds 200 messages a second by itself, and goes on to another goal while it runs.
 
 The handler takes 20 ms a message. Nobody tells the consumer so: it measures how long each message occupies a place
-of its window, and by Little's law 200/s of 20 ms need about four places. One message is bad: it is tried again,
+of its window, and by Little's law 200/s of 20 ms need about four slots. One message is bad: it is tried again,
 and then put aside as a dead letter. A real program gives the URL of its broker instead of `memory://`.
 """
 
