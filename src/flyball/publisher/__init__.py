@@ -5,7 +5,7 @@ publisher       the face: accepts messages durably and brings them to one or sev
 options         groups of options, and which of them fit together
 handle          one accepted message, and the queue in which messages wait for a target
 intake          the receive side: groups messages for the outbox, and decides what happens when it is full
-outbox          the outbox of a publisher, in a file or in memory; store_workers are the threads for its file
+outbox          the outbox of a publisher, in a file or in memory
 relay           which messages are in memory, which in the outbox only, and which are done
 target_sender   one target: carries out what the policy decides
 policy          every decision, pure: when a batch leaves, how large it is, when to look again
