@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port on which nobody answers, and which nobody else gets meanwhile: bound, never listening."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+    """A port that refuses connections and that no other program can get: bound, never listening."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]

@@ -22,5 +22,5 @@ def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(bench, "run", run)
     with pytest.raises(InvalidValue, match="the server is gone"):
         command.command(["loops"], results=tmp_path)
-    (kept,) = tmp_path.glob("*.json")
-    assert [(row["case"], row["met"]) for row in json.loads(kept.read_text())["rows"]] == [("first", True)]
+    (results,) = tmp_path.glob("*.json")
+    assert [(row["case"], row["met"]) for row in json.loads(results.read_text())["rows"]] == [("first", True)]

@@ -46,17 +46,17 @@ def test_what_is_missing_has_the_command_that_adds_it(
 
 
 @pytest.mark.parametrize(
-    ("gone", "add"),
+    ("missing", "add"),
     [
         (set(), "pip install 'flyball[java]'"),
         ({"pyspark"}, "pip install 'flyball[spark,java]'"),
     ],
 )
-def test_a_missing_java_can_be_added_by_pip(monkeypatch: pytest.MonkeyPatch, gone: set[str], add: str) -> None:
+def test_a_missing_java_can_be_added_by_pip(monkeypatch: pytest.MonkeyPatch, missing: set[str], add: str) -> None:
     real = metadata.version
 
     def version(name: str) -> str:
-        if name in gone:
+        if name in missing:
             raise metadata.PackageNotFoundError(name)
         return real(name)
 

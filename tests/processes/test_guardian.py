@@ -46,8 +46,8 @@ def _start(program: str, *arguments: str) -> tuple[subprocess.Popen[str], list[i
         [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     assert starter.stdout is not None
-    told = json.loads(starter.stdout.readline())
-    return starter, told["pids"], Path(told["folder"])
+    report = json.loads(starter.stdout.readline())
+    return starter, report["pids"], Path(report["folder"])
 
 
 def _wait_until_gone(pids: list[int], folder: Path) -> None:

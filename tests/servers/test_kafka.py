@@ -56,11 +56,11 @@ def test_its_data_survive_kill_and_restart_and_go_with_stop(kafka: KafkaServer) 
 def test_a_port_that_another_program_took_is_chosen_anew(kafka: KafkaServer) -> None:
     del kafka
     with socket.create_server((LOOPBACK, 0)) as other:
-        taken = other.getsockname()[1]
-        server = KafkaServer(ports=KafkaPorts.free(taken))
+        used_port = other.getsockname()[1]
+        server = KafkaServer(ports=KafkaPorts.free(used_port))
         try:
             server.start()
-            assert server.ports.client != taken
+            assert server.ports.client != used_port
             assert accepts(server.ports.client)
         finally:
             server.stop()

@@ -1,4 +1,4 @@
-"""The proxy passes everything on unchanged, and is exactly as bad as it is told (lower bounds only)."""
+"""The proxy forwards everything unchanged, with the faults that are set (lower bounds only)."""
 
 from __future__ import annotations
 

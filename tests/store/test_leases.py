@@ -62,13 +62,13 @@ def test_the_smallest_live_id_takes_a_vacant_lease(leases: Leases, clock: HandCl
     for candidate in ("node-10", "node-2", "node-3"):
         assert leases.campaign("lead", candidate, ttl_s=10) is None
     assert leases.candidates("lead") == ["node-1", "node-2", "node-3", "node-10"]
-    clock.advance(4)  # node-1 is gone
+    clock.advance(4)  # node-1 has expired
     assert leases.holder("lead") is None
     assert leases.campaign("lead", "node-10", ttl_s=10) is None
     assert leases.campaign("lead", "node-3", ttl_s=10) is None
-    taken = leases.campaign("lead", "node-2", ttl_s=10)
-    assert taken is not None
-    assert taken.token == 2
+    lease = leases.campaign("lead", "node-2", ttl_s=10)
+    assert lease is not None
+    assert lease.token == 2
 
 
 def test_a_dead_candidate_does_not_keep_the_lease_vacant(leases: Leases, clock: HandClock) -> None:
@@ -102,7 +102,7 @@ def test_a_holder_that_lost_it_gets_a_new_token(leases: Leases, clock: HandClock
     clock.advance(5)
     assert first is not None
     assert not first.valid(clock())
-    # Nobody took it meanwhile, so nobody can be harmed by this write.
+    # It has no new holder, so this write can do no harm.
     assert leases.guarded(first, lambda _: "written") == "written"
     second = leases.campaign("lead", "a", ttl_s=3)
     assert second is not None
@@ -124,34 +124,34 @@ def test_a_refused_write_leaves_nothing_behind(path: Path, leases: Leases, clock
             documents.put("plan", "old", lease=old)
         with pytest.raises(Fenced):
             documents.delete("plan", lease=old)
-        kept = documents.get("plan")
-        assert kept is not None
-        assert kept.value == "new"
+        document = documents.get("plan")
+        assert document is not None
+        assert document.value == "new"
 
 
 def test_wall_clock_jumps_change_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leases = Leases(SqliteDatabase(path))
-    held = leases.campaign("lead", "a", ttl_s=3600)
-    assert held is not None
+    lease = leases.campaign("lead", "a", ttl_s=3600)
+    assert lease is not None
     real = time.time
     for jump_s in (1e9, -1e9):
         monkeypatch.setattr(time, "time", lambda jump_s=jump_s: real() + jump_s)
-        assert held.valid(host_time())
+        assert lease.valid(host_time())
         assert leases.campaign("lead", "0", ttl_s=3600) is None
         renewed = leases.campaign("lead", "a", ttl_s=3600)
         assert renewed is not None
-        assert renewed.token == held.token
+        assert renewed.token == lease.token
 
 
 @pytest.mark.parametrize("now", [HostTime("second boot", 1001.0), HostTime("first boot", 5.0)])
 def test_after_a_restart_of_the_host_the_lease_is_vacant(leases: Leases, clock: HandClock, now: HostTime) -> None:
-    held = leases.campaign("lead", "a", ttl_s=30)
-    assert held is not None
+    lease = leases.campaign("lead", "a", ttl_s=30)
+    assert lease is not None
     clock.now = now  # another boot id, or (where the system tells none) a clock that began again
-    assert not held.valid(clock())
-    taken = leases.campaign("lead", "b", ttl_s=30)
-    assert taken is not None
-    assert taken.token == 2
+    assert not lease.valid(clock())
+    lease = leases.campaign("lead", "b", ttl_s=30)
+    assert lease is not None
+    assert lease.token == 2
 
 
 def test_waiting_for_the_database_shortens_the_lease(path: Path, clock: HandClock) -> None:
@@ -162,9 +162,9 @@ def test_waiting_for_the_database_shortens_the_lease(path: Path, clock: HandCloc
 
     leases = Leases(SlowDatabase(path, clock=clock))
     before = clock().seconds
-    held = leases.campaign("lead", "a", ttl_s=3)
-    assert held is not None
-    assert held.until_s == before + 3
+    lease = leases.campaign("lead", "a", ttl_s=3)
+    assert lease is not None
+    assert lease.until_s == before + 3
     assert leases.campaign("lead", "a", ttl_s=1) is None, "it had run out before it was written"
 
 
@@ -210,9 +210,9 @@ def test_a_paused_holder_s_late_write_is_refused(path: Path, start_child: Callab
             os.kill(child.pid, signal.SIGCONT)
             answer = child.stdout.readline()
             assert answer.startswith("refused run out 'a' no longer holds 'lead': its token 1 was followed by 2")
-            kept = documents.get("plan")
-            assert kept is not None
-            assert (kept.value, kept.version) == ("second", 2)
+            document = documents.get("plan")
+            assert document is not None
+            assert (document.value, document.version) == ("second", 2)
     finally:
         os.kill(child.pid, signal.SIGCONT)
 
@@ -256,6 +256,6 @@ def test_processes_that_compete_write_under_growing_tokens(
         rows = database.read(lambda t: t.execute("SELECT token, name FROM log ORDER BY rowid").fetchall())
     tokens = [token for token, _ in rows]
     assert len(rows) == 90
-    assert tokens == sorted(tokens), "somebody wrote under an older token than the one before"
+    assert tokens == sorted(tokens), "a write had an older token than the one before"
     assert len({(token, name) for token, name in rows}) == len(set(tokens)), "a token had two holders"
     assert len(set(tokens)) >= 9

@@ -1,4 +1,4 @@
-"""Virtual time passes only while everybody waits, and the same program gives the same run."""
+"""Virtual time passes only while all tasks wait, and the same program gives the same run."""
 
 from __future__ import annotations
 

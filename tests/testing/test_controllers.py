@@ -21,14 +21,14 @@ from flyball.testing.controllers import check_controller
 
 EYE, ZERO = ((1.0, 0.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))
 
-# A batch of 5 confirmed after 20 ms; these laws start where they think fit.
+# A batch of 5 confirmed after 20 ms; these controllers choose their own initial command.
 PUBLISHING: dict[str, Any] = {
     "command": (1.0, 4.0, 0.05, 16.0),
     "setpoint": tuple(Measured(30.0, 5.0, 0.0, 0.01, 0.02, 5.0, 12.0, 1.0, 0.0)),
     "first_move": math.inf,
 }
 
-# A working configuration of each, and how `check_controller` must be told about it.
+# A working configuration of each, and the arguments of `check_controller` for it.
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "fixed": ({}, {}),
     "p": ({"kp": 0.02}, {}),
@@ -74,17 +74,22 @@ def test_every_controller_of_the_catalogue_has_a_case() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", list(CASES))
 def test_controller_keeps_the_contract(name: str, seed: int) -> None:
-    config, told = CASES[name]
-    check_controller(catalogue.make(name, **config), **told, seed=seed)
+    config, options = CASES[name]
+    check_controller(catalogue.make(name, **config), **options, seed=seed)
 
 
 @pytest.mark.parametrize("wrapping", list(WRAPPINGS))
 @pytest.mark.parametrize("name", list(CASES))
 def test_wrapped_controller_keeps_the_contract_and_its_limits(name: str, wrapping: str) -> None:
-    config, told = CASES[name]
+    config, options = CASES[name]
     # a dithered start is a whole number near the command
-    told = {**told, "first_move": told.get("first_move", 0.0) + (1.0 if wrapping in ("dither", "all") else 0.0)}
-    check_controller(WRAPPINGS[wrapping](catalogue.make(name, **config)), **told, limits=(0.0, 50.0), samples=80)
+    options = {
+        **options,
+        "first_move": options.get("first_move", 0.0) + (1.0 if wrapping in ("dither", "all") else 0.0),
+    }
+    check_controller(
+        WRAPPINGS[wrapping](catalogue.make(name, **config)), **options, limits=(0.0, 50.0), samples=80
+    )
 
 
 numbers = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 400.0, 1e308, -1e308, 5e-324])
@@ -301,7 +306,7 @@ def _local() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("broken", "words", "told"),
+    ("broken", "words", "options"),
     [
         (NotADataclass(), "is not a dataclass", {}),
         (Unhashable(), "cannot be hashed", {}),
@@ -320,9 +325,9 @@ def _local() -> Any:
         (Reshapes(), "another shape", {}),
     ],
 )
-def test_finds_the_broken_promise(broken: Controller[Any], words: str, told: dict[str, Any]) -> None:
+def test_finds_the_broken_promise(broken: Controller[Any], words: str, options: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match=words):
-        check_controller(broken, **told)
+        check_controller(broken, **options)
 
 
 def test_finds_a_configuration_that_can_be_changed() -> None:

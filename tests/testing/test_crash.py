@@ -8,10 +8,10 @@ from flyball.testing.crash import Ledger, body_of
 
 
 def ledger(*lines: str) -> Ledger:
-    kept = Ledger(run="r")
+    entries = Ledger(run="r")
     for line in lines:
-        kept.note(line + "\n")
-    return kept
+        entries.note(line + "\n")
+    return entries
 
 
 def got(id: str, content: bytes | None = None) -> str:
@@ -19,9 +19,9 @@ def got(id: str, content: bytes | None = None) -> str:
 
 
 def test_repeats_with_the_same_content_are_allowed_and_counted() -> None:
-    kept = ledger("sent r-1", got("r-1"), got("r-1"), "acked r-1", got("r-2"))
-    assert kept.problems() == []
-    assert (kept.repeats, kept.acked) == (1, ["r-1"])
+    entries = ledger("sent r-1", got("r-1"), got("r-1"), "acked r-1", got("r-2"))
+    assert entries.problems() == []
+    assert (entries.repeats, entries.acked) == (1, ["r-1"])
 
 
 def test_a_confirmed_message_that_nobody_got_is_lost() -> None:
@@ -29,8 +29,8 @@ def test_a_confirmed_message_that_nobody_got_is_lost() -> None:
 
 
 def test_another_content_under_the_same_id_is_found() -> None:
-    kept = ledger("sent r-1", got("r-1"), got("r-1", b"other"))
-    assert kept.problems() == ["r-1 was delivered with another content"]
+    entries = ledger("sent r-1", got("r-1"), got("r-1", b"other"))
+    assert entries.problems() == ["r-1 was delivered with another content"]
 
 
 def test_a_message_nobody_sent_is_found() -> None:

@@ -37,7 +37,7 @@ class KafkaPorts:
 
     @classmethod
     def free(cls, client: int | None = None) -> KafkaPorts:
-        """Ports that nobody listens on; `client` may be fixed."""
+        """Choose free ports; `client` may be given."""
         chosen = free_ports(3)
         return cls(*chosen) if client is None else cls(client, *chosen[1:])
 
@@ -47,15 +47,15 @@ class KafkaServer(LocalServer):
     """One Kafka broker, with logins and TLS as asked."""
 
     users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Name → password: if there are any, clients have to log in (SASL, mechanism PLAIN)."""
+    """Name → password: if there are any, clients must log in (SASL, mechanism PLAIN)."""
     certificate: Path | None = None
-    """A PEM file of private key and certificate chain: if given, clients have to speak TLS."""
+    """A PEM file of private key and certificate chain: if given, clients must use TLS."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Further broker properties; they win over those chosen here."""
+    """Further broker properties; they override those chosen here."""
     heap_mb: int = 512
     ports: KafkaPorts = field(default_factory=KafkaPorts.free)
     fixed_ports: bool = False
-    """Fail where a port is taken, instead of choosing others."""
+    """Fail if a port is in use, instead of choosing others."""
 
     @property
     def url(self) -> str:
@@ -70,7 +70,7 @@ class KafkaServer(LocalServer):
         return {"kafka": self.url}
 
     def start(self) -> None:
-        """Start, on the data of the last time if there is any, and wait until topics can be created."""
+        """Start with the existing data, if there are any, and wait until topics can be created."""
         if self.running:
             return
         java = [str(find_java()), f"-Xmx{self.heap_mb}m", "-Xms128m", "-XX:+UseSerialGC"]
@@ -99,7 +99,7 @@ class KafkaServer(LocalServer):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> KafkaServer:
-        """The broker that another process started and recorded."""
+        """Find the broker that another process started and recorded."""
         server = cls(name=record["name"], folder=Path(record["folder"]), ports=KafkaPorts(**record["ports"]))
         server._server = OwnProcess.find(record["server"])
         return server
@@ -169,10 +169,10 @@ class KafkaServer(LocalServer):
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_START_S, check=False)
         if answer.returncode:
             said = (answer.stderr or answer.stdout).strip().splitlines() or ["nothing was said"]
-            raise ServerFailed(f"the data folder of Kafka broker {self.name} cannot be prepared: {said[0]}")
+            raise ServerFailed(f"the data folder of Kafka broker {self.name} could not be prepared: {said[0]}")
 
     def _becomes_ready(self, server: OwnProcess) -> bool:
-        """An open port is not enough: the broker counts as up when its controller has created a topic."""
+        """Wait until the controller can create a topic: an open port is not enough."""
         kafka, admin = require("confluent_kafka", "kafka"), require("confluent_kafka.admin", "kafka")
         deadline = time.monotonic() + _START_S
         client = None

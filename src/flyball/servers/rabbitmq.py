@@ -52,14 +52,14 @@ class Ports:
 
     @classmethod
     def free(cls, amqp: int | None = None) -> Ports:
-        """Ports that nobody listens on; `amqp` may be fixed."""
+        """Choose free ports; `amqp` may be given."""
         chosen = free_ports(8)
         return cls(*chosen) if amqp is None else cls(amqp, *chosen[1:])
 
 
 @dataclass(slots=True)
 class RabbitMqNode(LocalServer):
-    """One node; with plugins and TLS as asked."""
+    """One node, with plugins and TLS as configured."""
 
     plugins: Sequence[str] = PLUGINS
     tls: TlsFiles | None = None
@@ -70,7 +70,7 @@ class RabbitMqNode(LocalServer):
 
     @property
     def amqp_url(self) -> str:
-        """Plain, so that any AMQP program understands it."""
+        """URL without our own options, so that any AMQP program can use it."""
         return f"amqp://guest:guest@{LOOPBACK}:{self.ports.amqp}/"
 
     @property
@@ -86,7 +86,7 @@ class RabbitMqNode(LocalServer):
 
     @property
     def stream_tls_url(self) -> str:
-        """Groups keep their state over AMQP, so with TLS that is encrypted too."""
+        """URL with TLS, also for AMQP, which groups use for their state."""
         return (
             f"rabbitmq-stream://guest:guest@localhost:{self.ports.stream_tls}/?tls=1&amqp_port={self.ports.amqps}"
         )
@@ -140,7 +140,7 @@ class RabbitMqNode(LocalServer):
         self.control("set_vm_memory_high_watermark", "0" if on else str(_WATERMARK))
 
     def await_registered(self, name: str) -> None:
-        """Wait until the node has written down that a quorum queue, or its first stream, exists.
+        """Wait until the node has stored that a quorum queue, or its first stream, exists.
 
         RabbitMQ keeps the names of Raft members in a file that is written about a second after the last
         change. If it is killed before, it has forgotten the queue when it comes back: one of these names a
@@ -151,11 +151,11 @@ class RabbitMqNode(LocalServer):
         deadline = time.monotonic() + _START_S
         while not any(known_name in file.read_bytes() for file in self.folder.glob("data/*/*/*/names.dets")):
             if not self.running or time.monotonic() > deadline:
-                raise ServerFailed(f"RabbitMQ node {self.name} never wrote down that {name!r} exists")
+                raise ServerFailed(f"RabbitMQ node {self.name} did not store that {name!r} exists")
             time.sleep(0.01)
 
     def control(self, *arguments: str) -> str:
-        """What `rabbitmqctl` answers."""
+        """Run `rabbitmqctl` and return its output."""
         answer = self._control(*arguments)
         if answer.returncode:
             said = (answer.stderr or answer.stdout).strip().splitlines()
@@ -173,7 +173,7 @@ class RabbitMqNode(LocalServer):
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> RabbitMqNode:
-        """The node that another process started and recorded."""
+        """Find the node that another process started and recorded."""
         node = cls(
             name=record["name"],
             folder=Path(record["folder"]),
@@ -202,7 +202,7 @@ class RabbitMqNode(LocalServer):
             "listeners.tcp.1": f"{LOOPBACK}:{ports.amqp}",
             "vm_memory_high_watermark.relative": str(_WATERMARK),
             "collect_statistics_interval": "1000",
-            # A client that is cut off must not keep what it held until the default of 60 s is over.
+            # The messages of a client that was cut off must return before the default of 60 s.
             "heartbeat": "10",
         }
         if self.tls is not None:
@@ -215,7 +215,7 @@ class RabbitMqNode(LocalServer):
         if "rabbitmq_management" in self.plugins:
             conf |= {"management.tcp.ip": LOOPBACK, "management.tcp.port": str(ports.management)}
         if "rabbitmq_stream" in self.plugins:
-            # Stream clients are told where to go by the node; unless said, that is the machine's host name.
+            # The node tells stream clients which host to connect to; by default the machine's host name.
             conf |= {
                 "stream.listeners.tcp.1": f"{LOOPBACK}:{ports.stream}",
                 "stream.advertised_host": LOOPBACK,
@@ -267,7 +267,7 @@ class RabbitMqNode(LocalServer):
             time.sleep(0.05)
 
     def _await_startup(self) -> None:
-        """The port opens a little before the node is fully up; rabbitmqctl may miss a node that just came."""
+        """Wait until the node is fully up, a little after its port opens; rabbitmqctl may not find it at once."""
         deadline = time.monotonic() + _START_S
         while self._control("await_startup").returncode:
             if not self.running or time.monotonic() > deadline:
@@ -275,7 +275,7 @@ class RabbitMqNode(LocalServer):
             time.sleep(0.2)
 
     def _failure(self, log: str) -> str:
-        """The first complaint in the log: Erlang's crash report after it is long and says nothing more."""
+        """Find the first error in the log: Erlang's crash report after it is long and adds nothing."""
         assert self.folder is not None
         text = tail(self.folder / log, lines=500)
         complaints = [line.split("> ", 1)[-1].strip() for line in text.splitlines() if "[error]" in line]
@@ -284,7 +284,7 @@ class RabbitMqNode(LocalServer):
 
     def _control(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         if not self.running or self.folder is None:
-            raise ServerFailed(f"RabbitMQ node {self.name} is not running: start it first")
+            raise ServerFailed(f"RabbitMQ node {self.name} is not running; start it first")
         return subprocess.run(
             [str(_script("rabbitmqctl")), "--quiet", *arguments],
             capture_output=True,
@@ -297,7 +297,7 @@ class RabbitMqNode(LocalServer):
 
 
 def installed() -> bool:
-    """RabbitMQ's scripts are on this machine."""
+    """Whether RabbitMQ's scripts are on this machine."""
     try:
         _script("rabbitmq-server")
     except ServerMissing:

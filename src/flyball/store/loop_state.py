@@ -1,4 +1,4 @@
-"""What a loop needs to go on where it stopped: its controller's state, its last command, its mode."""
+"""The state from which a loop continues after a restart: its controller's state, its last command, its mode."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from flyball.store.protocol import Database
 class LoopStates:
     """Loop states by the loop's name; see `protocol.StateStore`.
 
-    A loop saves at every sample and only the last save matters, so a save survives the end of the process at
-    once but does not wait for the disk (`durable` True: it does): after a power loss a loop may go on from a
-    state some seconds older, which its first samples correct.
+    A loop saves at every sample and only the last save matters, so a save survives the end of the process at once
+    but does not wait for the disk (unless `durable`): after a power loss a loop may continue from a state some
+    seconds older, which its first samples correct.
     """
 
     def __init__(self, database: Database, *, durable: bool = False) -> None:

@@ -14,14 +14,14 @@ from flyball.store.protocol import Database
 
 
 class SentMessages:
-    """The messages of this database's outbox that wait for a receipt."""
+    """The messages of this database's outbox that wait for a delivery receipt."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
         self._database = database
         self._clock = clock
 
     def mark(self, seqs: Iterable[int]) -> None:
-        """A broker has these. Not waited for on disk: forgetting it sends a message again, with the same id."""
+        """Mark messages as confirmed, without waiting for the disk: after a power loss they are sent again."""
         now_s = self._clock()
         rows = [(now_s, seq) for seq in seqs]
         self._database.write(
@@ -29,7 +29,7 @@ class SentMessages:
         )
 
     def received(self, ids: Iterable[str]) -> int:
-        """Consumers have these: forget them; how many were kept. Durable: a receipt comes once."""
+        """Remove messages that consumers have received; return their number. Durable: a receipt comes once."""
         rows = [(id,) for id in ids]
         return self._database.write(
             lambda t: (
@@ -38,7 +38,7 @@ class SentMessages:
         )
 
     def overdue(self, timeout_s: float, limit: int) -> list[Pending]:
-        """Sent at least `timeout_s` ago and without receipt, longest first, at most `limit`."""
+        """Read messages sent at least `timeout_s` ago and without receipt, oldest first, at most `limit`."""
         rows = self._database.read(
             lambda t: t.execute(
                 f"SELECT seq, {COLUMNS} FROM flyball_outbox WHERE sent_s <= ? ORDER BY sent_s LIMIT ?",
@@ -54,5 +54,5 @@ class SentMessages:
         return int(row[0])
 
     def forget_all(self) -> None:
-        """Nobody waits for receipts any more: what is confirmed goes."""
+        """Remove all confirmed messages: receipts are no longer expected."""
         self._database.write(lambda t: t.execute("DELETE FROM flyball_outbox WHERE sent_s IS NOT NULL"))

@@ -81,7 +81,7 @@ def run(context: ExperimentContext) -> Report:
 
 * **a.** The plant forgets within a round trip, some {1e3 * PLANT.residence_s():.0f} ms: at samples of a second or
   more it is static. What least squares makes of it, a = {a:.2f} (95 % interval {a_low:.2f} to {a_high:.2f}), is
-  mostly chance: along a staircase the last rate and the window rise together, so a and b cannot be told apart,
+  mostly chance: along a staircase the last rate and the window rise together, so a and b cannot be separated,
   only b/(1 − a) can. The printed a = 0.26 has the same weakness.
 * **The bend** is not sharp: near capacity messages begin to wait for each other, so the search ends the linear
   range where the rate first lags.

@@ -50,13 +50,13 @@ def run(context: ExperimentContext) -> Report:
             offered = [len(one.response_s) + one.dropped for one in runs]
             lost = interval([one.dropped / came for one, came in zip(runs, offered, strict=True)])
             read = interval([len(one.read_after_s) / duration_s for one in runs])
-            kept = interval([float(one.waiting) for one in runs])
-            rows.append((vacation_s, name, lost.text(100, 1), read.text(1, 1), kept.text()))
+            waiting = interval([float(one.waiting) for one in runs])
+            rows.append((vacation_s, name, lost.text(100, 1), read.text(1, 1), waiting.text()))
             data[name][f"{vacation_s:g}"] = {
                 "dropped": [one.dropped for one in runs],
                 "dropped_share": lost.mean,
                 "read_per_s": read.mean,
-                "waiting": kept.mean,
+                "waiting": waiting.mean,
             }
         untuned_drops = data["untuned, requests first"][f"{vacation_s:g}"]["dropped"]
         context.note(f"vacations of {vacation_s:g} s: untuned drops {untuned_drops}")
@@ -89,7 +89,7 @@ def run(context: ExperimentContext) -> Report:
             ),
             Picture("runs", "Drops, and what came through", figure),
             "The untuned publisher hands every batch to workers, which then wait for the broker until none is "
-            "left for requests; going first helps them little once all are taken. `batch-aimd` and `auto` bound "
+            "left for requests; priority helps them little once all are busy. `batch-aimd` and `auto` bound "
             "the transfers under way, so that requests always find a worker, and what the broker does not take "
             "waits in the store. None of them can make a subscriber "
             "faster: what came through is the same or nearly so.",

@@ -156,7 +156,7 @@ class Administration(ContractBase):
             deadline = asyncio.get_running_loop().time() + self.arrives_within_s
             while not (sender.blocked or filling.done()) and asyncio.get_running_loop().time() < deadline:
                 await asyncio.sleep(0.01)
-            assert sender.blocked or filling.done(), "a full queue took everything"
+            assert sender.blocked or filling.done(), "a full queue accepted everything"
             assert len(stored) < 1600
             receiver = await broker.receiver(channel)
             got: list[str] = []

@@ -58,13 +58,13 @@ class Logs(ContractBase):
             await self.send(broker, log, sent[:100])
             await self.send(broker, log, sent[100:])
             ids_by_key: dict[bytes | None, list[str]] = {}
-            places: dict[bytes | None, set[int]] = {}
+            partitions_by_key: dict[bytes | None, set[int]] = {}
             for partition in range(3):
                 for record in await records(broker, log, partition, *await broker.bounds(log, partition)):
                     ids_by_key.setdefault(record.message.key, []).append(record.message.id)
-                    places.setdefault(record.message.key, set()).add(partition)
-            assert all(len(partitions) == 1 for partitions in places.values())
-            assert len(set.union(*places.values())) > 1
+                    partitions_by_key.setdefault(record.message.key, set()).add(partition)
+            assert all(len(partitions) == 1 for partitions in partitions_by_key.values())
+            assert len(set.union(*partitions_by_key.values())) > 1
             for at in range(7):
                 key = b"\x00key\xff%d" % at
                 assert ids_by_key[key] == [message.id for message in sent if message.key == key]

@@ -29,8 +29,8 @@ def cases(context: BenchContext, rig: Rig, contenders: Sequence[Contender], repe
         yield from _case(context, rig, SLOWER_HANDLERS, ours, repeats, late=LATE)
         return
     for kind in (SLOWER_HANDLERS, BURST, DRIFTING):
-        everybody = [*contenders, Contender("self-tuning", self_tuning())] if kind is DRIFTING else contenders
-        yield from _case(context, rig, kind, everybody, repeats, late=0)
+        compared = [*contenders, Contender("self-tuning", self_tuning())] if kind is DRIFTING else contenders
+        yield from _case(context, rig, kind, compared, repeats, late=0)
     for kind in (START, SLOWER_HANDLERS, BURST, DRIFTING):
         yield from _case(context, rig, kind, contenders, repeats, late=LATE)
 

@@ -1,9 +1,9 @@
 """Faults: congestion of three kinds, and kill -9; every accepted message must arrive.
 
 Congestion: a queue of 100 KB with a slow subscriber, a memory alarm, a proxy that stalls. Beside ours stands what
-the publisher paper calls untuned: N and T_poll fixed, room for 100 KB, and what does not fit is dropped. Crash: a
-publisher process is killed at random points and started again on the same outbox; what it said it had accepted
-must all arrive.
+the publisher paper calls untuned: N and T_poll fixed, an outbox of 100 KB, and messages that do not fit are
+dropped. Crash: a publisher process is killed at random points and started again on the same outbox; what it said
+it had accepted must all arrive.
 """
 
 from __future__ import annotations
