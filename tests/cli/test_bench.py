@@ -14,7 +14,7 @@ from flyball.errors import InvalidValue
 from flyball.lab import bench
 
 
-def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_measured_before_a_failure_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(name: str, **_: Any) -> Iterator[bench.Row]:
         yield bench.BenchContext(name, True, 1, tmp_path, print).row("first", 2.0, "s", goal=3.0)
         raise InvalidValue("the server is gone")

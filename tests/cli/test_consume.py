@@ -106,7 +106,7 @@ def test_a_signal_before_the_count_is_reached_shows_in_the_exit_code(url: str) -
     assert consumer.returncode == 128 + signal.SIGTERM
 
 
-def test_kill_9_gives_back_what_was_not_acknowledged(url: str, tmp_path: Path) -> None:
+def test_unacknowledged_messages_return_after_kill_9(url: str, tmp_path: Path) -> None:
     out = tmp_path / "first.txt"
     with subprocess.Popen([*FLYBALL, "consume", url, "q", "--window", "7", "--out", str(out), "-q"]) as consumer:
         while not out.exists() or not out.stat().st_size:
@@ -117,7 +117,7 @@ def test_kill_9_gives_back_what_was_not_acknowledged(url: str, tmp_path: Path) -
     assert set(first) | set(rest) == {str(each).encode() for each in range(1000)}
 
 
-def test_a_reader_that_has_seen_enough_loses_nothing(url: str) -> None:
+def test_a_reader_that_closes_the_pipe_loses_nothing(url: str) -> None:
     # More than a pipe holds, so that the consumer must notice that nobody reads any longer.
     lines = [f"{number:02000d}".encode() for number in range(200)]
     flyball("publish", url, "wide", "--declare", "queue", "--file", "-", stdin=b"\n".join(lines))

@@ -87,7 +87,7 @@ def test_a_fragile_design_must_be_allowed_by_name(capsys: pytest.CaptureFixture[
     assert (code, out) == (3, "")
 
 
-def test_the_limit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_limit_is_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(
         capsys, *EVENTS, "--delay", "1", "--controller", "pi", "--settling", "5", "--overshoot", "0.1"
     )

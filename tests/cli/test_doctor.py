@@ -12,7 +12,7 @@ import pytest
 from flyball.cli import doctor, main
 
 
-def test_it_names_what_is_here_with_versions() -> None:
+def test_installed_packages_are_listed_with_versions() -> None:
     run = subprocess.run([sys.executable, "-m", "flyball", "doctor", "--json"], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     features = json.loads(run.stdout)["features"]
@@ -23,7 +23,7 @@ def test_it_names_what_is_here_with_versions() -> None:
         assert feature["ready"] == (feature["missing"] == []) == (feature["add"] is None)
 
 
-def test_what_is_missing_has_the_command_that_adds_it(
+def test_a_missing_feature_has_the_command_that_adds_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = metadata.version

@@ -180,7 +180,7 @@ def test_a_broker_that_is_not_there_is_named_without_the_password(closed_port: i
     assert b"Traceback" not in run.stderr
 
 
-def test_rabbitmq_takes_and_gives_the_same_messages(amqp_url: str, tmp_path: Path) -> None:
+def test_rabbitmq_delivers_the_messages_that_were_published(amqp_url: str, tmp_path: Path) -> None:
     lines = [f"line {number}".encode() for number in range(300)]
     file = tmp_path / "events.txt"
     file.write_bytes(b"\n".join(lines))
@@ -194,7 +194,7 @@ def test_rabbitmq_takes_and_gives_the_same_messages(amqp_url: str, tmp_path: Pat
     assert refused.stderr.count(b"\n") == 1
 
 
-def test_an_outbox_file_keeps_what_a_killed_run_had_accepted(url: str, tmp_path: Path) -> None:
+def test_an_outbox_file_has_what_a_killed_run_had_accepted(url: str, tmp_path: Path) -> None:
     lines = [f"line {number}".encode() for number in range(100_000)]
     file, outbox = tmp_path / "events.txt", tmp_path / "outbox.db"
     file.write_bytes(b"\n".join(lines))

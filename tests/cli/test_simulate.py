@@ -101,7 +101,9 @@ def test_noise_seed_and_other_parameters(capsys: pytest.CaptureFixture[str]) -> 
         (["simulate", "--a", "0.5", "--b", "1", "--goal", "nan", *PI], "goal must be a finite number, got nan"),
     ],
 )
-def test_mistakes(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_one_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert _run(*arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

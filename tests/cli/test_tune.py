@@ -64,7 +64,7 @@ def test_tune_writes_a_config_that_consume_runs(tmp_path: Path) -> None:
     assert 2.0 < figures["window"] < 12.0
 
 
-def test_profiles_are_tuned_one_by_one_and_the_consumer_takes_the_one_that_fits(tmp_path: Path) -> None:
+def test_profiles_are_tuned_one_by_one_and_the_consumer_uses_the_matching_one(tmp_path: Path) -> None:
     """By day a message takes 20 ms, by night 60 ms."""
     fill(tmp_path)
     where = ("sqlite:///events.db", "--queue", "orders", "--handler", "shop:handle", "--goal", "rate=100")

@@ -34,7 +34,7 @@ def certificate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[in
     return code, found
 
 
-def test_s1_pi_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_pi_of_the_prefetch_paper_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = certificate(capsys, *PREFETCH, "--controller", "pi", "--kp", "-0.0016", "--ki", "0.0060")
     assert code == 0
     assert found["verdict"] == "accepted"
@@ -42,7 +42,7 @@ def test_s1_pi_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["nearest"] is None
 
 
-def test_s5_printed_ki_is_unstable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_ki_of_the_event_paper_is_unstable(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = certificate(capsys, *EVENTS, "--controller", "pi", "--kp", "-0.00614", "--ki", "0.02168")
     assert code == 1
     assert found["verdict"] == "unstable"
@@ -51,7 +51,9 @@ def test_s5_printed_ki_is_unstable(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["nearest"]["ki"] < 0.0
 
 
-def test_s5_corrected_gains_are_fragile_then_unstable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_corrected_gains_of_the_event_paper_are_fragile_and_with_delay_unstable(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, found = certificate(capsys, *EVENTS, *CORRECTED)
     assert code == 3
     assert found["verdict"] == "fragile"
@@ -71,7 +73,7 @@ def test_pid_and_p(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["steady_state_error"] == pytest.approx(0.38, abs=0.005)
 
 
-def test_the_models_of_a_confidence_region_are_tried(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_models_of_a_confidence_region_are_verified(capsys: pytest.CaptureFixture[str]) -> None:
     gains = ("--controller", "pi", "--kp", "-0.0016", "--ki", "0.0060")
     code, found = certificate(capsys, *PREFETCH, *gains, "--covariance", "0.02,0,3000")
     assert code == 3

@@ -32,6 +32,6 @@ def test_a_loop_that_stays_short_of_its_goal_has_no_figure() -> None:
     assert (phase.settled_after, phase.mean_per_s) == (None, None)
 
 
-def test_starved_samples_say_nothing() -> None:
+def test_starved_samples_are_left_out() -> None:
     assert summarise_phase(_records([199.0] * 9, 200.0, used=0.1), 200.0).mean_per_s is None
     assert summarise_phase(_records([199.0] * 9, 200.0, used=1.0), 200.0).mean_per_s == 199.0

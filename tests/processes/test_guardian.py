@@ -70,7 +70,7 @@ def test_a_program_that_forgets_its_server_leaves_nothing_once_it_has_ended() ->
     assert not folder.exists()
 
 
-def test_what_shall_outlive_its_starter_stays() -> None:
+def test_a_process_that_outlives_its_starter_keeps_running() -> None:
     starter, pids, folder = _start(_PROGRAM, "outlives")
     starter.kill()
     starter.communicate()
@@ -86,7 +86,7 @@ def test_what_shall_outlive_its_starter_stays() -> None:
 
 
 @pytest.mark.skipif(not installed(), reason="rabbitmq-server is not installed: apt-get install rabbitmq-server")
-def test_a_real_node_goes_with_a_killed_program() -> None:
+def test_a_real_node_ends_with_a_killed_program() -> None:
     starter, pids, folder = _start(_NODE)
     assert len([pid for pid in pids if start_time(pid)]) == 2  # the server and its port mapper
     starter.kill()

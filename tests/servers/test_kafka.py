@@ -21,7 +21,7 @@ def address(server: KafkaServer) -> str:
     return f"127.0.0.1:{server.ports.client}"
 
 
-def test_its_data_survive_kill_and_restart_and_go_with_stop(kafka: KafkaServer) -> None:
+def test_its_data_survive_kill_and_restart_and_are_removed_by_stop(kafka: KafkaServer) -> None:
     del kafka  # only so that a machine without Kafka skips this too
     server = KafkaServer()
     server.start()
@@ -53,7 +53,7 @@ def test_its_data_survive_kill_and_restart_and_go_with_stop(kafka: KafkaServer) 
     assert not folder.exists()
 
 
-def test_a_port_that_another_program_took_is_chosen_anew(kafka: KafkaServer) -> None:
+def test_a_port_in_use_is_replaced(kafka: KafkaServer) -> None:
     del kafka
     with socket.create_server((LOOPBACK, 0)) as other:
         used_port = other.getsockname()[1]
@@ -66,7 +66,7 @@ def test_a_port_that_another_program_took_is_chosen_anew(kafka: KafkaServer) -> 
             server.stop()
 
 
-def test_jars_are_fetched_once_by_whoever_comes_first(kafka: KafkaServer) -> None:
+def test_jars_are_fetched_once_by_the_first_process(kafka: KafkaServer) -> None:
     del kafka
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(kafka_jars())) for _ in range(4)]
@@ -97,7 +97,7 @@ def test_a_cache_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch
         kafka_jars()
 
 
-def test_a_broken_setting_is_told_from_its_log(kafka: KafkaServer) -> None:
+def test_the_error_of_a_broken_setting_shows_the_log(kafka: KafkaServer) -> None:
     del kafka
     server = KafkaServer(settings={"log.retention.hours": "never"})
     with pytest.raises(ServerFailed, match="never"):

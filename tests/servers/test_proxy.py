@@ -72,7 +72,7 @@ def test_bandwidth_is_limited(echo_port: int) -> None:
         assert time.monotonic() - start_s >= 0.3
 
 
-def test_stall_holds_everything_back_and_loses_nothing(echo_port: int) -> None:
+def test_stall_stops_forwarding_and_loses_nothing(echo_port: int) -> None:
     with FaultProxy(echo_port) as proxy, socket.create_connection(("127.0.0.1", proxy.port)) as end:
         assert _ask(end, b"before") == b"before"
         proxy.stall()
@@ -99,7 +99,7 @@ def test_cut_is_a_reset_and_new_connections_work(echo_port: int) -> None:
         assert proxy.connections == 0
 
 
-def test_refuse_turns_new_connections_away_until_accept(echo_port: int) -> None:
+def test_refuse_rejects_new_connections_until_accept(echo_port: int) -> None:
     with FaultProxy(echo_port) as proxy:
         proxy.refuse()
         with socket.create_connection(("127.0.0.1", proxy.port)) as end, pytest.raises(ConnectionResetError):

@@ -23,7 +23,7 @@ def _depth(node: RabbitMqNode, queue: str) -> int:
 
 
 @needs_rabbitmq
-def test_two_nodes_live_apart_and_leave_nothing() -> None:
+def test_two_nodes_are_independent_and_leave_nothing() -> None:
     with RabbitMqNode(plugins=()) as first, RabbitMqNode(plugins=()) as second:
         with pika.BlockingConnection(pika.URLParameters(first.amqp_url)) as connection:
             channel = connection.channel()

@@ -25,7 +25,7 @@ def test_a_document_changes_only_from_the_version_that_was_read(database: Sqlite
     assert groups.get("g") == second
 
 
-def test_a_document_made_anew_never_repeats_a_version(database: SqliteDatabase) -> None:
+def test_a_document_created_again_never_repeats_a_version(database: SqliteDatabase) -> None:
     groups = Documents(database, "groups")
     old = groups.put("g", 1)
     groups.delete("g", expected=old.version)
@@ -36,7 +36,7 @@ def test_a_document_made_anew_never_repeats_a_version(database: SqliteDatabase) 
         groups.put("g", 3, expected=old.version)
 
 
-def test_spaces_are_apart(database: SqliteDatabase) -> None:
+def test_spaces_are_separate(database: SqliteDatabase) -> None:
     groups, clusters = Documents(database, "groups"), Documents(database, "clusters")
     groups.put("b", 1)
     groups.put("a", 2)

@@ -40,7 +40,7 @@ def leases(path: Path, clock: HandClock) -> Leases:
     return Leases(SqliteDatabase(path, clock=clock))
 
 
-def test_one_holds_and_renews_others_wait(leases: Leases, clock: HandClock) -> None:
+def test_the_holder_renews_and_others_wait(leases: Leases, clock: HandClock) -> None:
     first = leases.campaign("lead", "b", ttl_s=3)
     assert first is not None
     assert first.token == 1

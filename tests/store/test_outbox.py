@@ -117,7 +117,7 @@ def test_the_limit_holds_for_every_process_and_no_batch_is_accepted_in_part(path
         assert ids(outbox) == ["b"]
 
 
-def test_a_full_disk_is_a_clear_error_and_keeps_what_was_accepted(path: Path) -> None:
+def test_a_full_disk_is_a_clear_error_and_loses_no_accepted_message(path: Path) -> None:
     with SqliteDatabase(path) as database:
         outbox = Outbox(database)
         database._writer.execute("PRAGMA max_page_count = 60")

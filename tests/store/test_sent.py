@@ -15,7 +15,7 @@ class Entry(NamedTuple):
     urgency: int = 4
 
 
-def test_sent_messages_wait_for_their_receipt_and_are_passed_over_meanwhile(database: SqliteDatabase) -> None:
+def test_sent_messages_wait_for_their_receipt_and_are_skipped_meanwhile(database: SqliteDatabase) -> None:
     now_s = [100.0]
     outbox = Outbox(database)
     sent = SentMessages(database, clock=lambda: now_s[0])

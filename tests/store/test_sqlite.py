@@ -20,7 +20,7 @@ from flyball.store.schema import MIGRATIONS
 VERSION_1 = Path(__file__).with_name("version_1.sql")
 
 
-def test_a_failed_work_leaves_nothing_and_raises_its_own_error(database: SqliteDatabase) -> None:
+def test_failed_work_writes_nothing_and_raises_its_own_error(database: SqliteDatabase) -> None:
     class OwnError(Exception):
         pass
 
@@ -37,7 +37,7 @@ def test_a_failed_work_leaves_nothing_and_raises_its_own_error(database: SqliteD
     assert LoopStates(database).load("whole") == 1
 
 
-def test_works_of_many_threads_share_commits(database: SqliteDatabase) -> None:
+def test_work_of_many_threads_shares_commits(database: SqliteDatabase) -> None:
     commits: list[int] = []
     transact = database._transact
 
@@ -133,7 +133,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         SqliteDatabase(tmp_path / "x.db", durability="none")  # type: ignore[arg-type]  # the point of the test
 
 
-def test_a_forked_child_is_told_to_open_it_again(database: SqliteDatabase) -> None:
+def test_a_forked_child_must_open_it_again(database: SqliteDatabase) -> None:
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
 

@@ -9,7 +9,7 @@ import pytest
 from flyball.testing.clock import Deadlock, VirtualClock
 
 
-def test_time_stands_still_while_anybody_works() -> None:
+def test_time_stands_still_while_a_task_works() -> None:
     clock = VirtualClock(start=100.0)
 
     async def main() -> list[float]:

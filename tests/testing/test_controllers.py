@@ -325,7 +325,7 @@ def _local() -> Any:
         (Reshapes(), "another shape", {}),
     ],
 )
-def test_finds_the_broken_promise(broken: Controller[Any], words: str, options: dict[str, Any]) -> None:
+def test_finds_the_violation(broken: Controller[Any], words: str, options: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match=words):
         check_controller(broken, **options)
 

@@ -24,7 +24,7 @@ def test_repeats_with_the_same_content_are_allowed_and_counted() -> None:
     assert (entries.repeats, entries.acked) == (1, ["r-1"])
 
 
-def test_a_confirmed_message_that_nobody_got_is_lost() -> None:
+def test_a_confirmed_message_that_was_never_delivered_is_lost() -> None:
     assert ledger("sent r-1", "sent r-2", got("r-2")).problems() == ["r-1 was confirmed and never delivered"]
 
 
@@ -33,7 +33,7 @@ def test_another_content_under_the_same_id_is_found() -> None:
     assert entries.problems() == ["r-1 was delivered with another content"]
 
 
-def test_a_message_nobody_sent_is_found() -> None:
+def test_a_message_that_was_never_sent_is_found() -> None:
     assert ledger(got("x-1")).problems() == ["x-1 was delivered but never sent"]
 
 

@@ -29,7 +29,7 @@ def test_free_space_is_held_with_control_and_results_are_dropped_without(tmp_pat
     assert min(found["dropped_mb_without_control"]) > 50.0
 
 
-def test_balancing_bounds_the_delay_that_round_robin_lets_grow(tmp_path: Path) -> None:
+def test_balancing_limits_the_delay_that_grows_under_round_robin(tmp_path: Path) -> None:
     found = _run("events_balance", tmp_path)
     cases = found["cases"]
     assert (
@@ -45,7 +45,7 @@ def test_balancing_bounds_the_delay_that_round_robin_lets_grow(tmp_path: Path) -
     assert forgetful["share_std"] > 4 * cases["control"]["share_std"]
 
 
-def test_lqr_takes_events_from_the_disturbed_one_of_many_lanes(tmp_path: Path) -> None:
+def test_lqr_moves_events_away_from_the_disturbed_one_of_many_lanes(tmp_path: Path) -> None:
     cases = _run("events_many_lanes", tmp_path)["cases"]
     for lanes in (3, 8):
         controlled, plain = cases[f"{lanes} lanes, control"], cases[f"{lanes} lanes, round robin"]
@@ -53,7 +53,7 @@ def test_lqr_takes_events_from_the_disturbed_one_of_many_lanes(tmp_path: Path) -
         assert controlled["share_of_disturbed"] == pytest.approx(0.4, abs=0.15)
 
 
-def test_levels_of_a_hierarchy_wait_for_themselves_alone_and_drop_nothing(tmp_path: Path) -> None:
+def test_levels_of_a_hierarchy_do_not_slow_each_other_and_drop_nothing(tmp_path: Path) -> None:
     levels = _run("events_hierarchy", tmp_path)["levels"]
     assert [levels[name]["dropped_bytes"] for name in ("city", "state", "country")] == [0, 0, 0]
     assert levels["state"]["events_per_s"] == pytest.approx(levels["city"]["events_per_s"] / 4, rel=0.02)
