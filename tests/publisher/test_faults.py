@@ -1,4 +1,4 @@
-"""A publisher and a broker in trouble: frozen, killed, out of memory, behind a network that stalls.
+"""A publisher and a broker with faults: frozen, killed, out of memory, behind a network that stalls.
 
 In each case the program goes on publishing meanwhile. Nothing accepted is lost, nothing dropped, what waits stays
 within its bounds, and afterwards it goes on by itself.
@@ -72,7 +72,7 @@ def site(request: pytest.FixtureRequest) -> Site:
 
 
 class Program:
-    """Publishes numbered messages from several tasks until told to stop, and watches the bounds."""
+    """Publishes numbered messages from several tasks until stopped, and watches the bounds."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -135,7 +135,7 @@ async def published_through(
     via: str = "",
     fails: bool = False,
 ) -> None:
-    """Publish before, during and after the trouble; during it the bounds are reached and hold. `fails`: it lasts
+    """Publish before, during and after the fault; during it the bounds are reached and hold. `fails`: it lasts
     until what was on its way has failed."""
     async with Publisher(
         via or site.url,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flyball.brokers import connect
-from flyball.publisher.feed import Fed, Feed
+from flyball.publisher.feed import Feed, FeedProgress
 from flyball.publisher.handle import Rejected
 
 
@@ -35,7 +35,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def test_goes_on_where_an_earlier_run_stopped_and_marks_the_end_once(url: str) -> None:
     async def main() -> None:
-        last: Fed | None = None
+        last: FeedProgress | None = None
         for stop_after in (1500, 4000, 10_000, 10_000):
             stop = asyncio.Event()
             async for last in numbered(9000).run(url, stop):

@@ -247,7 +247,7 @@ def test_refuses_what_makes_no_sense() -> None:
     controller = catalogue.make("auto")
     with pytest.raises(InvalidValue, match="batch_wait_s"):
         rules.Policy(controller, batch_wait_s=0.0)
-    with pytest.raises(InvalidValue, match="at least 1 message, got 0"):
+    with pytest.raises(InvalidValue, match="batch must be an integer >= 1, got 0"):
         rules.start(rules.Policy(controller), 0.0, batch=0)
     with pytest.raises(InvalidValue, match="least, most, poll_s, window"):
         controller.initial(3.0)

@@ -76,13 +76,13 @@ def test_what_was_published_arrives_whole_and_the_outbox_is_empty_afterwards(url
 
 
 def test_messages_of_an_earlier_run_are_sent_with_their_ids(url: str, tmp_path: Path) -> None:
-    place = tmp_path / "outbox.db"
-    with SqliteDatabase(place) as database:
+    path = tmp_path / "outbox.db"
+    with SqliteDatabase(path) as database:
         old = [Message(b"%d" % n, f"old-{n}") for n in range(1200)]
         Outbox(database).append([Handle(message, "orders", 4, 0, 1) for message in old])
 
     async def main() -> None:
-        async with Publisher(url, channel="orders", outbox=place, declare="queue") as publisher:
+        async with Publisher(url, channel="orders", outbox=path, declare="queue") as publisher:
             await publisher.drain()
         assert [message.id for message in await take_all(url)] == [f"old-{n}" for n in range(1200)]
 
@@ -93,18 +93,18 @@ def test_messages_of_an_earlier_run_are_sent_with_their_ids(url: str, tmp_path: 
 def test_relays_what_the_application_commits_in_its_own_transaction(
     library: str, url: str, tmp_path: Path
 ) -> None:
-    place = tmp_path / "application.db"
+    path = tmp_path / "application.db"
 
     def order(number: int, *, commit: bool) -> None:
         message = Message(b"%d" % number, f"order-{number}")
         if library == "sqlite3":
-            connection = sqlite3.connect(place, timeout=10.0)
+            connection = sqlite3.connect(path, timeout=10.0)
             connection.execute("INSERT INTO orders VALUES (?)", (number,))
             enqueue(connection, "orders", message)
             connection.commit() if commit else connection.rollback()
             connection.close()
             return
-        engine = sqlalchemy.create_engine(f"sqlite:///{place}")
+        engine = sqlalchemy.create_engine(f"sqlite:///{path}")
         with Session(engine) as session:
             session.execute(sqlalchemy.text("INSERT INTO orders VALUES (:n)"), {"n": number})
             enqueue(session, "orders", message)
@@ -112,9 +112,9 @@ def test_relays_what_the_application_commits_in_its_own_transaction(
         engine.dispose()
 
     async def main() -> None:
-        with sqlite3.connect(place) as connection:
+        with sqlite3.connect(path) as connection:
             connection.execute("CREATE TABLE orders (number INTEGER)")
-        async with Publisher(url, channel="orders", outbox=place, declare="queue") as publisher:
+        async with Publisher(url, channel="orders", outbox=path, declare="queue") as publisher:
             for number in range(6):
                 await publisher.publish(b"between")
                 await asyncio.to_thread(order, number, commit=number % 3 != 2)
@@ -195,11 +195,11 @@ def test_raises_or_drops_and_counts_when_full(url: str, outbox: str | None, tmp_
         await blocked_broker(url)
         options: tuple[WhenFull, ...] = ("error", "drop")
         for when_full in options:
-            place = None if outbox is None else tmp_path / f"{when_full}.db"
+            path = None if outbox is None else tmp_path / f"{when_full}.db"
             publisher = Publisher(
                 url,
                 channel="orders",
-                outbox=OutboxConfig(place, max_bytes=20_000),
+                outbox=OutboxConfig(path, max_bytes=20_000),
                 when_full=when_full,
                 close_timeout_s=0.1,
             )
@@ -344,9 +344,9 @@ def test_an_ordered_publisher_keeps_the_order_over_failures(
 
 
 def test_numbers_that_a_log_would_take_for_repeats_are_refused(url: str, tmp_path: Path) -> None:
-    def publisher(place: str) -> Publisher:
+    def publisher(path: str) -> Publisher:
         return Publisher(
-            url, channel="orders", outbox=tmp_path / place, declare="log", ordering=OrderingConfig("shop")
+            url, channel="orders", outbox=tmp_path / path, declare="log", ordering=OrderingConfig("shop")
         )
 
     async def main() -> None:
@@ -421,9 +421,9 @@ def test_a_message_that_no_broker_takes_is_rejected_and_the_others_go_on(url: st
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"body": "text"}, "the body of a message is bytes, got str 'text'"),
-        ({"body": b"", "key": "k"}, "the key of a message is bytes . None, got str 'k'"),
-        ({"body": b"", "headers": {"a": [1]}}, r"the header 'a' of a message is str .* bytes, got list \[1\]"),
+        ({"body": "text"}, "the body of a message must be bytes, got str 'text'"),
+        ({"body": b"", "key": "k"}, "the key of a message must be bytes . None, got str 'k'"),
+        ({"body": b"", "headers": {"a": [1]}}, r"header 'a' of a message must be str .* bytes, got list \[1\]"),
         ({"body": b"", "id": "\ud800"}, "cannot be stored: UnicodeEncodeError"),
     ],
 )
@@ -469,8 +469,8 @@ def test_more_than_is_held_in_memory_stays_in_the_store_and_arrives(
 def test_a_full_disk_is_a_clear_error_and_accepted_messages_are_kept(url: str, tmp_path: Path) -> None:
     async def main() -> None:
         await blocked_broker(url)
-        place = tmp_path / "o.db"
-        async with Publisher(url, channel="orders", outbox=place, close_timeout_s=0.1) as publisher:
+        path = tmp_path / "o.db"
+        async with Publisher(url, channel="orders", outbox=path, close_timeout_s=0.1) as publisher:
             await publisher.publish(b"kept", id="kept")
             assert isinstance(publisher._outbox, FileOutbox)
             writer = publisher._outbox._sqlite._writer
@@ -478,7 +478,7 @@ def test_a_full_disk_is_a_clear_error_and_accepted_messages_are_kept(url: str, t
             writer.execute(f"PRAGMA max_page_count = {pages + 2}")
             with pytest.raises(Full, match="free some space; accepted messages are safe"):
                 await asyncio.gather(*(publisher.publish(bytes(10_000)) for _ in range(100)))
-        with SqliteDatabase(place) as database:
+        with SqliteDatabase(path) as database:
             assert "kept" in [pending.message.id for pending in Outbox(database).read(0, 1 << 62, 1000)]
 
     asyncio.run(main())

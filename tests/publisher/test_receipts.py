@@ -34,7 +34,9 @@ def memory_url() -> str:
     return f"memory://{uuid.uuid4().hex}"
 
 
-def keeping(url: str, channel: str, outbox: str | Path | None, timeout_s: float = 600.0) -> Publisher:
+def publisher_with_receipts(
+    url: str, channel: str, outbox: str | Path | None, timeout_s: float = 600.0
+) -> Publisher:
     return Publisher(
         url,
         channel=channel,
@@ -70,8 +72,8 @@ async def consume(receiver: Receiver, receipts: Receipts | None, count: int) -> 
     return ids
 
 
-def kept(place: str | Path) -> int:
-    with SqliteDatabase(place) as database:
+def stored(path: str | Path) -> int:
+    with SqliteDatabase(path) as database:
         return Outbox(database).pending()[0]
 
 
@@ -79,7 +81,7 @@ def test_messages_stay_until_their_receipt(url: str, outbox: str | None) -> None
     channel = f"orders-{uuid.uuid4().hex[:8]}"
 
     async def main() -> None:
-        async with await connect(url) as broker, keeping(url, channel, outbox) as publisher:
+        async with await connect(url) as broker, publisher_with_receipts(url, channel, outbox) as publisher:
             receiver = await reader(broker, channel)
             receipts = await Receipts.open(broker, f"{channel}.receipts")
             handles = await publisher.publish_many(Message(b"%d" % n) for n in range(10))
@@ -106,7 +108,7 @@ def test_what_a_broker_lost_after_its_confirm_comes_again_under_its_own_id(
     channel = f"orders-{uuid.uuid4().hex[:8]}"
 
     async def main() -> None:
-        async with await connect(url) as broker, keeping(url, channel, outbox, 0.3) as publisher:
+        async with await connect(url) as broker, publisher_with_receipts(url, channel, outbox, 0.3) as publisher:
             handles = await publisher.publish_many(Message(b"%d" % n) for n in range(20))
             await asyncio.gather(*(handle.wait_confirmed() for handle in handles))
             await broker.purge(channel)  # as if its disk had been lost
@@ -126,23 +128,23 @@ def test_what_a_broker_lost_after_its_confirm_comes_again_under_its_own_id(
 
 
 def test_receipts_and_what_has_none_survive_a_restart(memory_url: str, tmp_path: Path) -> None:
-    place = tmp_path / "outbox.db"
+    path = tmp_path / "outbox.db"
 
     async def main() -> None:
         async with await connect(memory_url) as broker:
-            async with keeping(memory_url, "orders", place) as publisher:
+            async with publisher_with_receipts(memory_url, "orders", path) as publisher:
                 handles = await publisher.publish_many(Message(b"%d" % n) for n in range(10))
-            assert kept(place) == 10
+            assert stored(path) == 10
             receiver = await broker.receiver("orders")
             receipts = await Receipts.open(broker, "orders.receipts")
             await consume(receiver, receipts, 7)  # while no publisher is there
             await consume(receiver, None, 3)
-            async with keeping(memory_url, "orders", place, 0.5) as publisher:
+            async with publisher_with_receipts(memory_url, "orders", path, 0.5) as publisher:
                 await until(lambda: publisher.stats.received == 7)
                 again = await consume(receiver, receipts, 3)
                 await until(lambda: publisher.stats.received == 10)
                 assert again == [handle.id for handle in handles[7:]]
-            assert kept(place) == 0
+            assert stored(path) == 0
 
     asyncio.run(main())
 
@@ -153,7 +155,7 @@ def test_a_receipt_that_comes_before_the_confirm_is_not_lost(memory_url: str, ou
             await broker.declare("orders", max_bytes=100)
             sender = await broker.sender("orders")
             await sender.send_batch([Message(bytes(100), "stopper")])
-            async with keeping(memory_url, "orders", outbox) as publisher:
+            async with publisher_with_receipts(memory_url, "orders", outbox) as publisher:
                 handle = await publisher.publish(b"x", id="early")
                 await (await Receipts.open(broker, "orders.receipts")).send("early")
                 await asyncio.sleep(0.1)
@@ -169,22 +171,22 @@ def test_a_receipt_that_comes_before_the_confirm_is_not_lost(memory_url: str, ou
 def test_a_publisher_that_wants_no_receipts_forgets_what_an_earlier_one_kept_for_them(
     memory_url: str, tmp_path: Path
 ) -> None:
-    place = tmp_path / "outbox.db"
+    path = tmp_path / "outbox.db"
 
     async def main() -> None:
-        async with keeping(memory_url, "orders", place) as publisher:
+        async with publisher_with_receipts(memory_url, "orders", path) as publisher:
             await publisher.publish(b"confirmed")
-        assert kept(place) == 1
-        async with Publisher(memory_url, channel="orders", outbox=place):
+        assert stored(path) == 1
+        async with Publisher(memory_url, channel="orders", outbox=path):
             pass
-        assert kept(place) == 0
+        assert stored(path) == 0
 
     asyncio.run(main())
 
 
 def test_closing_says_how_many_have_no_receipt_where_nothing_keeps_them(memory_url: str) -> None:
     async def main() -> None:
-        publisher = keeping(memory_url, "orders", None)
+        publisher = publisher_with_receipts(memory_url, "orders", None)
         publisher._close_timeout_s = 0.2
         with pytest.raises(Undelivered, match=r"0 messages were not confirmed, 1 had no receipt within 0\.2 s"):
             async with publisher:

@@ -19,7 +19,7 @@ from flyball.pipeline.logs.marks import END_OF_INPUT
 from flyball.pipeline.run.open import Pipeline
 from flyball.pipeline.source.spool import Spooler
 from flyball.pipeline.tier1.monitor import latest_values
-from flyball.publisher.feed import Events, Fed, Feed
+from flyball.publisher.feed import Events, Feed, FeedProgress
 
 if TYPE_CHECKING:
     from flyball.demo.consumer import ConsumerSummary
@@ -157,7 +157,7 @@ async def _feed(
     deadline = None if feed_for_s is None else time.monotonic() + feed_for_s
     events = _until(config.source.bodies(), deadline)
     feed = Feed(config.pipeline.input, events, END_OF_INPUT, per_second=config.source.per_second)
-    state: Fed | None = None
+    state: FeedProgress | None = None
     async for state in feed.run(url, stop):
         done = (await asyncio.to_thread(lambda: pipeline.totals)).events_in
         progress.report(f"{state.events:,} events published, {done:,} through tier 1, {progress.alerts} alerts")

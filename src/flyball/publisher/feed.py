@@ -1,8 +1,8 @@
-"""Feeds a numbered sequence of events into a log, each exactly once and in order, at a given pace.
+"""Publishes a numbered sequence of events to a log, each exactly once and in order, at a given rate.
 
-The log knows the highest number it holds of this producer, so a feed that was killed asks it and goes on with the
-next event: nothing is kept here, and nothing is stored twice. In between an ordered `Publisher` finds out how much
-the broker takes at once.
+The log knows the highest number of this producer, so a feed that was killed asks for it and continues with the
+next event: the feed has no state of its own, and nothing is stored twice. An ordered `Publisher` chooses the batch
+size.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Events = Callable[[int], Iterator[bytes]]
 """The events from a given number on."""
 
 _PACE_S = 0.05
-_LARGEST_GROUP = 1000
-_MOST_WAITING = 10_000
-_PATIENCE_S = 60.0
+_MAX_GROUP = 1000
+_MAX_WAITING = 10_000
+_GIVE_UP_S = 60.0
 _ATTEMPTS = 30
 
 
 class FeedFailed(FlyballError, RuntimeError):
-    """The broker did not take an event; a later run continues with that event."""
+    """The broker did not store an event; a later run continues with that event."""
 
 
-class Fed(NamedTuple):
+class FeedProgress(NamedTuple):
     """How many events the log holds, and the publisher's settings and estimates (`Publisher.stats`)."""
 
     events: int
@@ -49,7 +49,7 @@ class Fed(NamedTuple):
 class Feed:
     """Where the events come from and where they go.
 
-    `end_mark` is sent after the last event and tells the readers that the input is complete.
+    `end_mark` is sent after the last event: the input is complete.
     """
 
     log: str
@@ -58,8 +58,8 @@ class Feed:
     producer: str = "feed"
     per_second: float | None = None
 
-    async def run(self, url: str, stop: asyncio.Event) -> AsyncIterator[Fed]:
-        """Publish, telling now and then how far it is, until the end or until `stop` is set."""
+    async def run(self, url: str, stop: asyncio.Event) -> AsyncIterator[FeedProgress]:
+        """Publish until the end or until `stop` is set; yield the progress now and then."""
         async with await connect(url) as broker:
             await broker.declare(self.log, "log")
             last = await (await broker.sender(self.log, producer=self.producer)).last_sequence()
@@ -76,12 +76,12 @@ class Feed:
             with suppress(Undelivered):
                 async with publisher:
                     async for number in self._publish(publisher, first, stop):  # noqa: B007
-                        yield Fed(first + publisher.stats.confirmed, publisher.stats.targets[0])
+                        yield FeedProgress(first + publisher.stats.confirmed, publisher.stats.targets[0])
             if not stop.is_set():
-                await self._mark(broker, number)
-                yield Fed(number, publisher.stats.targets[0])
+                await self._send_end_mark(broker, number)
+                yield FeedProgress(number, publisher.stats.targets[0])
 
-    async def _mark(self, broker: Broker, number: int) -> None:
+    async def _send_end_mark(self, broker: Broker, number: int) -> None:
         # Numbered apart from the events, by how many there were: one mark for each end the input had.
         sender = await broker.sender(self.log, producer=f"{self.producer}-end")
         mark = Message(self.end_mark, id=f"{self.producer}-end-{number}")
@@ -90,36 +90,36 @@ class Feed:
             if result.error is None:
                 return
             await asyncio.sleep(pause_s)
-        raise FeedFailed(f"log {self.log!r} did not take the mark after event {number}: {result.error}")
+        raise FeedFailed(f"log {self.log!r} did not store the end mark after event {number}: {result.error}")
 
     async def _publish(self, publisher: Publisher, first: int, stop: asyncio.Event) -> AsyncIterator[int]:
-        """Numbers of the next event, until all events are confirmed or `stop` is set."""
+        """Yield the number of the next event, until all events are confirmed or `stop` is set."""
         number, remaining, ended = first, self.events(first), False
         clock = time.monotonic
         started_s = progress_s = clock()
         confirmed = 0
-        under_way: deque[Handle] = deque()
+        unconfirmed: deque[Handle] = deque()
         while not stop.is_set():
             stats = publisher.stats
             if stats.confirmed > confirmed or not stats.waiting:
                 confirmed, progress_s = stats.confirmed, clock()
-            while under_way and under_way[0].is_confirmed:
-                under_way.popleft()
+            while unconfirmed and unconfirmed[0].is_confirmed:
+                unconfirmed.popleft()
             if stats.rejected:
-                await asyncio.gather(*(handle.wait_confirmed() for handle in under_way))  # raises its error
-            if clock() - progress_s > _PATIENCE_S:
+                await asyncio.gather(*(handle.wait_confirmed() for handle in unconfirmed))  # raises its error
+            if clock() - progress_s > _GIVE_UP_S:
                 reason = "; ".join(publisher.problems) or "it does not answer"
                 raise FeedFailed(
-                    f"log {self.log!r} has taken no event after {first + confirmed} for a minute: {reason}"
+                    f"log {self.log!r} has stored no event after {first + confirmed} for a minute: {reason}"
                 )
             if ended and not stats.waiting:
                 return
-            wanted = min(_LARGEST_GROUP, _MOST_WAITING - stats.waiting)
+            wanted = min(_MAX_GROUP, _MAX_WAITING - stats.waiting)
             if self.per_second is not None:
                 wanted = min(wanted, first + int((clock() - started_s) * self.per_second) + 1 - number)
             bodies = list(itertools.islice(remaining, max(0, wanted)))
             ended = ended or (wanted > 0 and not bodies)
-            under_way += await publisher.publish_many(
+            unconfirmed += await publisher.publish_many(
                 Message(body, id=f"{self.producer}-{number + at}") for at, body in enumerate(bodies)
             )
             number += len(bodies)

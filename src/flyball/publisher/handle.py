@@ -13,11 +13,11 @@ from flyball.store.outbox import LEAST_URGENT, Pending
 
 
 class Rejected(FlyballError, ValueError):
-    """The broker will never take this message; it was removed from the outbox."""
+    """The broker will never store this message; it was removed from the outbox."""
 
 
 class Dropped(FlyballError, RuntimeError):
-    """The message was not accepted, because there was no room and the publisher drops then."""
+    """The outbox was full and the publisher drops messages then (`when_full="drop"`)."""
 
 
 class Handle:
@@ -66,7 +66,7 @@ class Handle:
         return fresh
 
     async def wait_confirmed(self) -> None:
-        """Wait for the confirm; raises `Rejected` where no broker will ever take it, `Dropped` if dropped."""
+        """Wait for the confirm; raises `Rejected` if no broker will ever store it, `Dropped` if dropped."""
         if self._error is not None:
             raise self._error
         if self._left <= 0:
@@ -76,7 +76,7 @@ class Handle:
         await asyncio.shield(self._future)
 
     def _confirm(self) -> bool:
-        """One target has it; True: that was the last one required."""
+        """Count the confirm of one target; True: it was the last one required."""
         self._left -= 1
         if self._left != 0:
             return False
@@ -92,7 +92,7 @@ class Handle:
 
 
 def check_fit(message: Message) -> None:
-    """A message that cannot be kept is refused at the call: later it would stand in the way of others."""
+    """Refuse a message that cannot be stored at the call: later it would block others."""
     if type(message.body) is bytes and type(message.id) is str and message.key is None and not message.headers:
         return  # the everyday case, at a tenth of the cost
     wanted: tuple[tuple[str, object, type | UnionType], ...] = (
@@ -104,7 +104,7 @@ def check_fit(message: Message) -> None:
     for what, value, kind in wanted:
         if not isinstance(value, kind):
             name = kind.__name__ if isinstance(kind, type) else str(kind)
-            raise InvalidValue(f"the {what} of a message is {name}, got {type(value).__name__} {value!r:.60}")
+            raise InvalidValue(f"the {what} of a message must be {name}, got {type(value).__name__} {value!r:.60}")
 
 
 def from_store(pending: Pending, required: int, urgency_step_s: float) -> Handle:
@@ -143,13 +143,13 @@ class ReadyQueue:
             self._count += 1
 
     def put_back(self, handles: list[Handle]) -> None:
-        """These come again first of their class."""
+        """Put these before all others of their class."""
         for handle in reversed(handles):
             self._classes[0 if self._ordered else handle.urgency].appendleft(handle)
         self._count += len(handles)
 
     def take(self, count: int) -> list[Handle]:
-        """The `count` messages with the earliest due times.
+        """Remove and return the `count` messages with the earliest due times.
 
         >>> queue = ReadyQueue()
         >>> for urgency, due_s in ((4, 20.0), (0, 1.0), (4, 21.0), (9, 0.5)):
@@ -162,19 +162,19 @@ class ReadyQueue:
         waiting = [each for each in self._classes if each]
         if len(waiting) == 1:
             only = waiting[0]
-            taken = [only.popleft() for _ in range(min(count, len(only)))]
+            batch = [only.popleft() for _ in range(min(count, len(only)))]
         else:
-            taken = []
-            while waiting and len(taken) < count:
+            batch = []
+            while waiting and len(batch) < count:
                 first = min(waiting, key=_due)
-                taken.append(first.popleft())
+                batch.append(first.popleft())
                 if not first:
                     waiting.remove(first)
-        self._count -= len(taken)
-        return taken
+        self._count -= len(batch)
+        return batch
 
     def drop_confirmed(self) -> int:
-        """Forget what enough other targets have confirmed; how many that were."""
+        """Drop what enough other targets have confirmed; return how many."""
         before = self._count
         for urgency, each in enumerate(self._classes):
             self._classes[urgency] = deque(handle for handle in each if not handle.is_confirmed)

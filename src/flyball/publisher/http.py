@@ -1,11 +1,11 @@
 """The receive side over HTTP: POST a body, get 202 once it is durable.
 
     POST /publish            202 {"id": …}   durable in the outbox
-                             503             no room: come again (Retry-After)
+                             503             the outbox is full: try again (Retry-After)
                              413             larger than `max_body_bytes`
     GET  /health             200 counters as JSON
 
-The message comes as the body. Headers: `Content-Type` is kept; `X-Message-Id`, `X-Message-Key` and
+The message comes as the body. Headers: `Content-Type` is stored; `X-Message-Id`, `X-Message-Key` and
 `X-Message-Urgency` (0 … 9) set the message's own. Connections are kept alive. This is as much of HTTP/1.1 as that
 takes (bodies with Content-Length; no chunks), on a socket of this host: put a proxy in front for TLS and the
 outside world.
@@ -46,7 +46,7 @@ class _Refusal(Exception):
 class Listener:
     """Serves `publisher` on host and port (0: any free one; `port` tells which) while it is entered.
 
-    The publisher should be opened with `when_full="error"`: a client that is told 503 can do something else.
+    The publisher should be opened with `when_full="error"`: a client that gets 503 can do something else.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Listener:
             while await self._serve_one(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError, asyncio.CancelledError):
-            pass  # the client is gone, idle, or the server closes
+            pass  # the client disconnected or is idle, or the server closes
         finally:
             self._clients.discard(task)
             writer.close()
@@ -98,7 +98,7 @@ class Listener:
                 await writer.wait_closed()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request and its answer; whether the connection stays."""
+        """Serve one request; return whether the connection stays open."""
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _IDLE_S)
         except asyncio.LimitOverrunError:
@@ -113,7 +113,7 @@ class Listener:
             if path != "/publish":
                 raise _Refusal(404, f"there is nothing at {path}: POST to /publish")
             if method != "POST":
-                raise _Refusal(405, f"{method} is not understood here: POST the message")
+                raise _Refusal(405, f"{method} is not supported: POST the message")
             length = self._length(headers)
             if headers.get("expect", "").lower() == "100-continue":
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -131,9 +131,9 @@ class Listener:
             raise _Refusal(411, "send Content-Length instead of Transfer-Encoding")
         text = headers.get("content-length")
         if text is None or not text.isascii() or not text.isdigit():
-            raise _Refusal(411, f"Content-Length is a number of bytes, got {text!r}")
+            raise _Refusal(411, f"Content-Length must be a number of bytes, got {text!r}")
         if int(text) > self._max_body_bytes:
-            raise _Refusal(413, f"a message has at most {self._max_body_bytes} bytes, this one has {text}")
+            raise _Refusal(413, f"a message must have at most {self._max_body_bytes} bytes, got {text}")
         return int(text)
 
     async def _publish(self, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, object]]:
@@ -151,13 +151,13 @@ class Listener:
         except (FlyballError, UnicodeError) as error:
             return 400, {"error": str(error)}
         if not handle.accepted:
-            return 503, {"error": "no room: the message was dropped"}
+            return 503, {"error": "the outbox is full: the message was dropped"}
         return 202, {"id": handle.id}
 
 
 def _urgency(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise InvalidValue(f"X-Message-Urgency is a class from 0 to 9, got {text!r}")
+        raise InvalidValue(f"X-Message-Urgency must be an integer from 0 to 9, got {text!r}")
     return int(text)
 
 

@@ -29,7 +29,7 @@ _PIECES_OF_WINDOW = 2
 """A batch that does not fit waits for all its room, or for half the window where that is smaller: brokers take
 many messages at once for less, and what left in small pieces comes back, and leaves again, in small pieces."""
 _URGENT_PART = 8
-"""Beyond a full window this part of it is kept for urgent messages."""
+"""Beyond a full window this part of it is reserved for urgent messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Policy:
         for name in ("batch_wait_s", "stall_timeout_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0.0):
-                raise InvalidValue(f"{name} of a publisher is a positive number of seconds, got {value!r}")
+                raise InvalidValue(f"{name} must be a number of seconds > 0, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The broker asks for silence: nothing is sent until `Unblocked`, which comes without a message being sent.
+    """The broker blocks senders: nothing is sent until `Unblocked`, which comes without a message being sent.
 
-    Of a broker that does not answer only `Failed` tells: it is tried again after each back-off.
+    A broker that does not answer shows by `Failed` only: it is tried again after each back-off.
     """
 
     now_s: float
@@ -118,7 +118,7 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Unblocked:
-    """The broker takes messages again."""
+    """The broker accepts messages again."""
 
     now_s: float
 
@@ -135,7 +135,7 @@ Event: TypeAlias = Accepted | Withdrawn | Urgent | Confirmed | Failed | Blocked 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Batches to send now, when to come back at the latest (None: an event will come), the steps taken."""
+    """Batches to send now, when to come back at the latest (None: an event will come), the controller's steps."""
 
     send: tuple[Batch, ...] = ()
     wake_s: float | None = None
@@ -175,7 +175,7 @@ class State:
 def start(policy: Policy, now_s: float, *, batch: int = 1, pending: int = 0) -> State:
     """The state of a publisher with `pending` messages in its store and an initial N of `batch`."""
     if batch < 1:
-        raise InvalidValue(f"the initial batch of a publisher has at least 1 message, got {batch}")
+        raise InvalidValue(f"batch must be an integer >= 1, got {batch!r}")
     command = Batching(float(batch), float(batch), 0.0, float(batch))
     memory = policy.controller.initial(tuple(command))
     # The first step shows the controller's own opening command: nothing has happened yet.
@@ -196,19 +196,19 @@ def start(policy: Policy, now_s: float, *, batch: int = 1, pending: int = 0) -> 
 def decide(policy: Policy, state: State, *events: Event) -> tuple[State, Decisions]:
     """Take in what happened, oldest first, and say what to do.
 
-    Events that came together are better told together: what several confirms make room for leaves as one batch.
+    Pass events that came together in one call: what several confirms make room for leaves as one batch.
     """
     records: list[LoopRecord] = []
     now_s = events[-1].now_s
     for event in events:
-        state = _take_in(policy, state, event, records)
+        state = _apply(policy, state, event, records)
     if _is_stalled(policy, state, now_s):
         state = _step(policy, replace(state, progress_s=now_s), now_s, records, unavailable=1.0)
     state, sends = _send(policy, state, now_s, records)
     return state, Decisions(sends, _wake_s(policy, state, now_s), tuple(records))
 
 
-def _take_in(policy: Policy, state: State, event: Event, records: list[LoopRecord]) -> State:
+def _apply(policy: Policy, state: State, event: Event, records: list[LoopRecord]) -> State:
     now_s = event.now_s
     match event:
         case Accepted(count=count):
@@ -276,7 +276,7 @@ def _step(
     *,
     unavailable: float = 0.0,
 ) -> State:
-    """Let the controller see what happened."""
+    """Step the controller with what happened."""
     seen = (seen or Measured(in_flight=float(state.in_flight)))._replace(
         pending=float(state.pending), arrivals=float(state.arrivals), unavailable=unavailable
     )
@@ -325,7 +325,7 @@ def _send(
         piece = min(wanted, max(1, int(state.command.window) // _PIECES_OF_WINDOW))
         count = min(wanted, max(room, 1))
         if room < piece and state.in_flight > 0:
-            # A part beyond the window is kept for urgent messages: they do not wait for room that others take.
+            # A part beyond the window is reserved for urgent messages: they do not wait behind others.
             count = min(wanted, state.urgent, room + max(1, int(state.command.window) // _URGENT_PART))
         if count < wanted:
             state = replace(state, window_full_s=now_s)
