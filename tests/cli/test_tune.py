@@ -92,7 +92,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
             "a handler is named as module:function, got 'shop'",
         ),
         (("tune", *url, "--handler", "shop:sell", "--goal", "rate=4"), "the module 'shop' has no 'sell'"),
-        (("tune", *url, "--handler", "shop:handle", "--goal", "speed=4"), "a goal is one of rate=400"),
+        (("tune", *url, "--handler", "shop:handle", "--goal", "speed=4"), "goal must be one of rate=400"),
         (("tune", *url, "--handler", "shop:handle", "--goal", "capacity"), "tuning needs the goal rate=…"),
         (("consume",), "a broker and a queue are required"),
         (("consume", "--config", "none.toml"), "none.toml: cannot be read"),

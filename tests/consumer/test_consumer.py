@@ -57,28 +57,28 @@ async def waiting(url: str, name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        ({}, "a consumer reads a queue, or a channel as a member of a group"),
-        ({"queue": "q", "group": "g"}, "a consumer reads a queue, or a channel as a member of a group"),
-        ({"queue": "q", "goal": "rate=400", "auto_ack": True}, "automatic acks and the goal rate=400 do not go"),
-        ({"queue": "q", "goal": "speed=4"}, "a goal is one of rate=400, capacity"),
-        ({"queue": "q", "goal": "rate=-1"}, "above 0, got -1"),
-        ({"queue": "q", "goal": "rate=4", "mode": "off"}, "the mode is one of advise, shadow, on, got 'off'"),
+        ({}, "either queue, or channel and group must be set"),
+        ({"queue": "q", "group": "g"}, "either queue, or channel and group must be set"),
+        ({"queue": "q", "goal": "rate=400", "auto_ack": True}, "auto_ack excludes goal rate=400"),
+        ({"queue": "q", "goal": "speed=4"}, "goal must be one of rate=400, capacity"),
+        ({"queue": "q", "goal": "rate=-1"}, "goal rate must be > 0 messages a second, got -1"),
+        ({"queue": "q", "goal": "rate=4", "mode": "off"}, "mode must be one of advise, shadow, on, got 'off'"),
         ({"queue": "q", "goal": "rate=4", "controller": "pip"}, "there is no controller 'pip'"),
-        ({"queue": "q", "goal": "capacity", "controller": "pi"}, "has its own law"),
+        ({"queue": "q", "goal": "capacity", "controller": "pi"}, "has its own controller"),
         (
             {"queue": "q", "dead_letter": "d", "dead_letter_exchange": True},
-            "channel 'd' or to the queue's dead-letter",
+            "dead_letter 'd' and dead_letter_exchange exclude each other",
         ),
         ({"queue": "q", "controller": "pi"}, "need a goal"),
-        ({"queue": "q", "concurrency": 0}, "concurrency is a number of handlers from 1, got 0"),
+        ({"queue": "q", "concurrency": 0}, "concurrency must be >= 1, got 0"),
         ({"queue": "q", "retries": -1}, "retries must be an integer >= 0, got -1"),
-        ({"queue": "q", "handler": "print"}, "a handler is a function of one message, got 'print'"),
+        ({"queue": "q", "handler": "print"}, "handler must be a function of one message, got 'print'"),
     ],
 )
-def test_mistakes_are_named(arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidValue, match="^.*" + said.replace("(", "\\(")):
+def test_invalid_options_are_refused_with_the_reason(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValue, match="^.*" + message.replace("(", "\\(")):
         Consumer("memory://x", **{"handler": print, **arguments})
 
 

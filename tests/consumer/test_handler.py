@@ -180,7 +180,7 @@ def test_a_time_limit_of_the_handlers_own_is_reported_as_it_is(memory: Place) ->
     asyncio.run(scenario())
 
 
-def test_cancelling_what_is_awaited_fails_the_message_and_frees_its_place(memory: Place) -> None:
+def test_cancelling_what_is_awaited_fails_the_message_and_frees_its_slot(memory: Place) -> None:
     async def scenario() -> None:
         await memory.send([b"good", b"cancelled", b"good"])
 
@@ -191,7 +191,7 @@ def test_cancelling_what_is_awaited_fails_the_message_and_frees_its_place(memory
                 await helper
 
         dead = await dead_letters(memory, lambda message: work(message), retries=0, window=1)
-        assert dead == {b"cancelled": "RuntimeError: what the handler waited for was cancelled (after 1 try)"}
+        assert dead == {b"cancelled": "RuntimeError: a task that the handler awaited was cancelled (after 1 try)"}
 
     asyncio.run(scenario())
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from flyball.consumer.handler_threads import Workers
+from flyball.consumer.handler_threads import HandlerThreads
 from tests.consumer.queues import until
 
 
@@ -19,7 +19,7 @@ def alive(others: set[threading.Thread]) -> int:
 def test_a_thread_is_replaced_for_a_call_that_hangs_and_not_for_one_that_never_began() -> None:
     async def scenario() -> None:
         others = set(threading.enumerate())
-        workers, began, release = Workers(1), threading.Event(), threading.Event()
+        workers, began, release = HandlerThreads(1), threading.Event(), threading.Event()
 
         def hang() -> None:
             began.set()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from flyball.consumer.config import ConsumerConfig, ConsumerFile, ProfileConfig
-from flyball.consumer.policy import Rate, regulator
-from flyball.consumer.tune import Playback, Tuning, essential, informative, propose
+from flyball.consumer.policy.controller import make_controller
+from flyball.consumer.policy.goals import Rate
+from flyball.consumer.tune import Playback, Tuning, design_model, propose, select_informative
 from flyball.control.identification.identify import Fit, identify
 from flyball.control.record import LoopRecord
 from flyball.control.step import ReasonCode
@@ -31,7 +32,7 @@ def short_experiment(seed: int) -> Fit:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_short_experiment_finds_the_gain(seed: int) -> None:
     """Whatever the noise makes of a, the plant has no memory at samples of a second."""
-    model, covariance = essential(short_experiment(seed))
+    model, covariance = design_model(short_experiment(seed))
     assert model.a == (0.0,), f"seed {seed}"
     assert model.b[0] == pytest.approx(1.0 / PLANT.residence_s(), rel=0.1), f"seed {seed}"
     assert covariance[1, 1] > 0.0
@@ -39,7 +40,7 @@ def test_a_short_experiment_finds_the_gain(seed: int) -> None:
 
 def test_without_memory_the_gain_is_that_of_a_straight_line() -> None:
     windows, rates = staircase(PLANT, list(range(1, 18, 2)), samples_each=2, seed=1)
-    model, _ = essential(identify(windows, rates, align="same", delay=0, whole_range=True))
+    model, _ = design_model(identify(windows, rates, align="same", delay=0, whole_range=True))
     slope, _ = np.polyfit(windows[1:], rates[1:], 1)  # the first row has no row before it
     assert model.b[0] == pytest.approx(slope, rel=1e-6)
 
@@ -51,7 +52,7 @@ def test_memory_that_is_there_is_kept() -> None:
     for k in range(1, 80):
         rates[k] = 0.5 * rates[k - 1] + 30.0 * windows[k] + rng.normal(0.0, 5.0)
     fit = identify(windows, rates, align="same", delay=0)
-    assert essential(fit)[0] is fit.model
+    assert design_model(fit)[0] is fit.model
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -63,7 +64,7 @@ def test_every_candidate_runs_from_its_config_and_holds_the_goal(seed: int) -> N
     for one in candidates:
         config = check({**FILE, "controller": one.config}, ConsumerConfig, one.name)
         assert config.controller == one.config
-        controller = regulator(
+        controller = make_controller(
             Rate(300.0), {key: tuple(v) if isinstance(v, list) else v for key, v in one.config.items()}
         )
         run = run_consumer(PLANT, "rate=300", controller, samples=40, seed=seed)
@@ -72,7 +73,7 @@ def test_every_candidate_runs_from_its_config_and_holds_the_goal(seed: int) -> N
 
 def test_starved_samples_are_not_fitted_and_the_end_of_the_signal_is_noticed() -> None:
     """Publishers send 100/s for every other sample: the rate then says nothing about the window."""
-    policy = Policy("tune", regulator(Rate(300.0), Playback((1.0, 2.0, 3.0, 4.0))), glide=False)
+    policy = Policy("tune", make_controller(Rate(300.0), Playback((1.0, 2.0, 3.0, 4.0))), glide=False)
     state, window, records = start(policy, 1.0), 1.0, list[LoopRecord]()
     for k in range(12):
         starved = k % 2 == 1
@@ -81,7 +82,7 @@ def test_starved_samples_are_not_fitted_and_the_end_of_the_signal_is_noticed() -
         state, record = decide(policy, state, Observation(float(k), 300.0, rate, None, disturbances))
         records.append(record)
         window = record.command if isinstance(record.command, float) else window
-    rows = informative(records)
+    rows = select_informative(records)
     assert len(rows) == 6
     assert all(rate == 60.0 * window for window, rate in rows)
     assert [record.code for record in records].index(ReasonCode.SIGNAL_COMPLETE) == 8
@@ -110,9 +111,9 @@ def test_a_profile_takes_the_place_of_one_of_its_name() -> None:
     ("change", "said"),
     [
         ({"consumer": {**FILE, "controller": "little"}}, "the profiles have their own gains"),
-        ({"consumer": {**FILE, "goal": "capacity"}}, "has its own law"),
-        ({"profile": [{"name": "a", "a": 0, "b": 60, "kp": 0, "ki": 1}] * 2}, "a name of its own"),
-        ({"profile": [{"name": "a", "a": 0, "b": -60, "kp": 0, "ki": 1}]}, "b above 0"),
+        ({"consumer": {**FILE, "goal": "capacity"}}, "has its own controller"),
+        ({"profile": [{"name": "a", "a": 0, "b": 60, "kp": 0, "ki": 1}] * 2}, "with different names"),
+        ({"profile": [{"name": "a", "a": 0, "b": -60, "kp": 0, "ki": 1}]}, "b > 0"),
     ],
 )
 def test_files_that_cannot_be_are_explained(change: dict[str, object], said: str) -> None:

@@ -11,7 +11,9 @@ import pytest
 
 from flyball import Consumer
 from flyball.brokers import Message, connect
-from flyball.consumer.policy import DITHER_S, Goal, Knee, Rate
+from flyball.consumer.policy.controller import DITHER_S
+from flyball.consumer.policy.goals import Goal, Rate
+from flyball.consumer.policy.knee import Knee
 from flyball.consumer.window_loop import WindowLoop
 from flyball.control.record import LoopRecord
 from flyball.loops.runner import Runner
@@ -32,7 +34,7 @@ def tick(loop: WindowLoop) -> None:
     """50 ms of a plant that always has messages, each of which takes 20 ms of its slot."""
     for _ in range(round(loop.next_window() * DITHER_S / RESIDENCE_S)):
         loop.metrics.handed += 1
-        loop.metrics.finished(RESIDENCE_S, None)
+        loop.metrics.add_finished(RESIDENCE_S, None)
     loop.metrics.tick(full=True, round_trip_s=0.0)
 
 

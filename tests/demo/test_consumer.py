@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from flyball.consumer.policy import Little
+from flyball.consumer.policy.little import Little
 from flyball.control.record import LoopRecord
 from flyball.demo.consumer import summarise_phase
 from flyball.loops.policy import Observation, Policy, decide, start

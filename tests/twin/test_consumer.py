@@ -11,7 +11,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flyball.consumer.policy import Seen
+from flyball.consumer.policy.goals import ConsumerMeasurement
 from flyball.control.controllers.fixed import Fixed
 from flyball.control.controllers.pi import Pi
 from flyball.control.step import ReasonCode
@@ -71,9 +71,9 @@ def test_the_sensor_agrees_with_littles_law() -> None:
     consumer = RunningConsumer(ConsumerPlant(), environment, np.random.default_rng(1))
     consumer.set_window(12)
     environment.run(until=1.0)
-    consumer.look()
+    consumer.measure()
     environment.run(until=6.0)
-    seen = consumer.look()
+    seen = consumer.measure()
     assert seen.used == pytest.approx(1.0)
     assert seen.rate_per_s is not None
     assert seen.residence_s is not None
@@ -86,7 +86,7 @@ def test_a_starving_consumer_says_so() -> None:
     consumer = RunningConsumer(ConsumerPlant(publishers=Poisson(50.0)), environment, np.random.default_rng(1))
     consumer.set_window(12)
     environment.run(until=20.0)
-    seen = consumer.look()
+    seen = consumer.measure()
     assert seen.rate_per_s == pytest.approx(50.0, rel=0.15)
     assert seen.used < 0.05
     assert seen.depth == 0.0
@@ -99,9 +99,9 @@ def test_lowering_the_window_takes_nothing_back_and_zero_closes_it() -> None:
     environment.run(until=0.5)
     consumer.set_window(0)
     environment.run(until=1.0)
-    consumer.look()
+    consumer.measure()
     environment.run(until=2.0)
-    assert consumer.look().rate_per_s == 0.0
+    assert consumer.measure().rate_per_s == 0.0
     assert consumer.most_occupied == 9
 
 
@@ -128,7 +128,7 @@ def test_an_empty_slot_between_two_messages_is_part_of_the_residence_time() -> N
 def test_a_drought_says_nothing_about_the_time_in_which_places_are_empty() -> None:
     plant = ConsumerPlant(0.0, 0.010, client_s=0.0, replacement_s=0.002, publishers=Poisson(100.0))
     run = run_consumer(plant, "rate=400", samples=40)
-    took_s = np.array([seen.residence_s for seen in run.seen[5:]], dtype=float)
+    took_s = np.array([seen.residence_s for seen in run.measurements[5:]], dtype=float)
     assert took_s == pytest.approx(np.full(took_s.size, 0.012), rel=0.1)
     assert run.command[5:].max() < 1.1 * 400.0 * 0.012
 
@@ -208,7 +208,7 @@ def test_the_window_is_never_exceeded() -> None:
 
 
 def test_sensors() -> None:
-    told = [Seen(float(k), 1.0, rate_per_s=100.0 * k) for k in range(5)]
+    told = [ConsumerMeasurement(float(k), 1.0, rate_per_s=100.0 * k) for k in range(5)]
     slow = late(2)
     assert [slow(one).rate_per_s for one in told] == [0.0, 0.0, 0.0, 100.0, 200.0]
     off = noisy(0.3, 1)

@@ -22,8 +22,8 @@ from pydantic import Field, Strict, field_validator, model_validator
 
 from flyball.consumer.consumer import Consumer
 from flyball.consumer.handler import Handler, check_handler
-from flyball.consumer.policy import parse_goal
-from flyball.consumer.policy.profiles import Profile, Profiled
+from flyball.consumer.policy.goals import parse_goal
+from flyball.consumer.policy.profiles import Profile, ProfileScheduled
 from flyball.control.record import Mode
 from flyball.errors import InvalidValue
 from flyball.strict_model import StrictModel
@@ -112,8 +112,8 @@ class ConsumerFile(StrictModel):
             self.consumer.checked(controller=self._profiled())
         return self
 
-    def _profiled(self) -> Profiled:
-        return Profiled(tuple(one.profile() for one in self.profile))
+    def _profiled(self) -> ProfileScheduled:
+        return ProfileScheduled(tuple(one.profile() for one in self.profile))
 
     def make(self) -> Consumer:
         """The consumer, with its handler imported."""

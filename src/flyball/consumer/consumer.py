@@ -3,13 +3,15 @@
     async def handle(message): ...
     await Consumer("amqp://localhost/", queue="orders", handler=handle, goal="rate=400").run()
 
-`window_loop` is its loop, `receiver_window` sets the window, `receive` takes messages, `dispatcher` calls the
+`window_loop` is its loop, `receiver_window` sets the window, `dispatcher` calls the
 handler and acknowledges.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,15 +19,25 @@ from types import TracebackType
 from typing import Self
 
 from flyball.brokers import connect
-from flyball.brokers.port import Broker, Receiver, Start
-from flyball.consumer.dead_letters import DeadLetters
-from flyball.consumer.dispatcher import Handling
-from flyball.consumer.finished_store import Finished
+from flyball.brokers.port import (
+    Broker,
+    BrokerError,
+    Delivery,
+    LoginRefused,
+    NoSuchChannel,
+    Receiver,
+    Start,
+    Unsupported,
+)
+from flyball.consumer.dead_letters import DeadLetterChannel
+from flyball.consumer.dispatcher import Dispatcher
+from flyball.consumer.finished_store import FinishedStore
 from flyball.consumer.handler import Handler, check_handler
-from flyball.consumer.policy import WINDOW_LIMITS, Goal, Regulator, RetryPolicy, Seen, parse_goal
-from flyball.consumer.receive import receive_until
+from flyball.consumer.policy.controller import DITHER_S, WINDOW_LIMITS, ControllerOption
+from flyball.consumer.policy.goals import ConsumerMeasurement, Goal, parse_goal
+from flyball.consumer.policy.retry import RetryPolicy
 from flyball.consumer.receiver_window import ReceiverWindow
-from flyball.consumer.subscription import check_wishes, place
+from flyball.consumer.subscription import check_options, make_subscription
 from flyball.control.record import LoopRecord, Mode
 from flyball.errors import InvalidValue
 from flyball.loops.loop import Loop
@@ -33,14 +45,19 @@ from flyball.loops.runner import Runner
 from flyball.loops.telemetry.sink import Sink
 from flyball.store.protocol import Database, StateStore
 
+log = logging.getLogger("flyball.consumer")
+
+_RECEIVE_TIMEOUT_S = 0.2  # receiving is never cancelled, for what came would then be lost
+_RECEIVE_RETRY_S = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
     """Messages since the start, and what the last sample measured (None: nothing yet).
 
-    `handed` were given to handlers, `acked` are done, dead letters included; `failed` counts failures of handlers,
-    `returned` what went back to the broker, `repeats` what was not handled again. `window` is how many may be in
-    flight, `status` what there is to say about the goal.
+    `handed` were handed to handlers, `acked` are done, dead letters included; `failed` counts failures of
+    handlers, `returned` went back to the broker, `repeats` came again and were not handled again. `window` is how
+    many may be in flight, `status` why the goal is not held, if so.
     """
 
     handed: int
@@ -60,10 +77,10 @@ class ConsumerStats:
 
 
 class Consumer:
-    """Consumes a queue, or a channel as a member of a group.
+    """A consumer of a queue, or of a channel as a member of a group.
 
-    `async with Consumer(…)`: entered, it runs in the background; left, it finishes what is being handled, gives
-    the rest back and closes. `run` and `run_blocking` do the same until `stop`, or for a given time.
+    `async with Consumer(…)`: it runs in the background; at the end it finishes what is being handled, returns
+    the rest and closes. `run` and `run_blocking` do the same until `stop`, or for a given time.
 
     `handler` takes a `Message`; a coroutine function runs on the event loop, any other in one of `concurrency`
     threads; if what it returns can be awaited, that is awaited as part of the handling. It may raise: the message
@@ -72,17 +89,17 @@ class Consumer:
     dead-letter exchange of its queue gets it. `handler_timeout_s` ends a coroutine; a thread cannot be ended, its
     message counts as failed and the thread is replaced.
 
-    `goal` is "rate=400", "capacity", "latency=0.5", "drain-by=60" or an object of `flyball.consumer.policy.goals`;
-    without one the window is fixed at `window`. `controller` is a name of the catalogue, a config
-    ({"name": "pi", "kp": …}) or an object; default is Little's law with a trim. In the modes `advise` and
-    `shadow` the window stays at `window` and `steps()` say what would be done; the default is `on`, since the
-    window is the consumer's own (a `Loop`, which moves something of yours, starts in `advise`). `pacing` also
-    hands messages over evenly, by a token bucket. `metric` replaces the measured rate by what it returns for it
-    (None: no measurement).
+    `goal` is "rate=400", "capacity", "latency=0.5", "drain-by=60" or an object of
+    `flyball.consumer.policy.goals`; without one the window is fixed at `window`. `controller` is a name of the
+    catalogue, a config ({"name": "pi", "kp": …}) or an object; default is Little's law with a trim. In the modes
+    `advise` and `shadow` the window stays at `window` and `steps()` show the proposed windows; the default is
+    `on`, since the window belongs to the consumer (a `Loop`, whose actuator belongs to your program, starts in
+    `advise`). `pacing` also hands messages over evenly, by a token bucket. `metric` replaces the measured rate by
+    what it returns for it (None: no measurement).
 
     `start` says where a new group begins: by default at the earliest message, since work that waits must not be
     skipped (`Broker.subscribe`, for programs that only follow, begins at the latest). `finished_store` is a
-    database of `flyball.store` that remembers finished ids across restarts; `store` keeps the state of the loop,
+    database of `flyball.store` for finished ids across restarts; `store` is for the state of the loop,
     `telemetry` are sinks for its steps.
     """
 
@@ -96,7 +113,7 @@ class Consumer:
         group: str | None = None,
         start: Start = "earliest",
         goal: str | Goal | None = None,
-        controller: Regulator = None,
+        controller: ControllerOption = None,
         mode: Mode = "on",
         concurrency: int | None = None,
         handler_timeout_s: float | None = None,
@@ -115,12 +132,12 @@ class Consumer:
         stop_timeout_s: float = 30.0,
         name: str | None = None,
     ) -> None:
-        self._place = place(queue, channel, group)
+        self._subscription = make_subscription(queue, channel, group)
         self._url, self._handler, self._start = url, handler, start
         check_handler(handler)
-        wanted = None if goal is None else parse_goal(goal)
-        check_wishes(
-            wanted,
+        parsed_goal = None if goal is None else parse_goal(goal)
+        check_options(
+            parsed_goal,
             controller,
             mode=mode,
             concurrency=concurrency,
@@ -134,17 +151,17 @@ class Consumer:
         self._retry = retries if isinstance(retries, RetryPolicy) else RetryPolicy(retries)
         if dead_letter is not None and dead_letter_exchange:
             raise InvalidValue(
-                f"dead letters go to the channel {dead_letter!r} or to the queue's dead-letter exchange: "
-                "leave out dead_letter or dead_letter_exchange"
+                f"dead_letter {dead_letter!r} and dead_letter_exchange exclude each other: dead letters go to a "
+                "channel, or to the dead-letter exchange of the queue"
             )
-        self._dead_letter = dead_letter or self._place.dead_letter
+        self._dead_letter = dead_letter or self._subscription.dead_letter_channel
         self._dead_letter_exchange = dead_letter_exchange
         self._auto_ack, self._stop_timeout_s = auto_ack, stop_timeout_s
         self._finished_store = finished_store
-        self.name = name or self._place.name
+        self.name = name or self._subscription.name
         self._window = ReceiverWindow(
             self.name,
-            wanted,
+            parsed_goal,
             controller,
             mode=mode,
             window=window,
@@ -157,9 +174,9 @@ class Consumer:
         )
         self._stop = asyncio.Event()
         self._receiver: Receiver | None = None
-        self._handling: Handling | None = None
+        self._dispatcher: Dispatcher | None = None
 
-    # --- what a program sees and changes while it runs ----------------------------------------------------------
+    # --- state and goal -----------------------------------------------------------------------------------------
 
     @property
     def goal(self) -> Goal | None:
@@ -167,18 +184,18 @@ class Consumer:
 
     @goal.setter
     def goal(self, goal: str | Goal) -> None:
-        """Another goal from the next sample on; the window starts from where it is."""
+        """Change the goal from the next sample on; the window starts from where it is."""
         self._window.goal = goal
 
     @property
     def window(self) -> float:
-        """The window that is wanted now; what the receiver has is one of its two neighbours."""
+        """The window that the loop asks for; the receiver's is one of its two whole neighbours."""
         return self._window.command
 
     @property
-    def seen(self) -> Seen | None:
-        """What was seen of the last sample; None before the first, and without a goal."""
-        return self._window.seen
+    def measurement(self) -> ConsumerMeasurement | None:
+        """What the last sample measured; None before the first, and without a goal."""
+        return self._window.measurement
 
     @property
     def loop(self) -> Loop | None:
@@ -200,20 +217,20 @@ class Consumer:
     @property
     def stats(self) -> ConsumerStats:
         """Counts since the start, and the last sample."""
-        handling, receiver, seen = self._handling, self._receiver, self.seen
+        dispatcher, receiver, measurement = self._dispatcher, self._receiver, self.measurement
         return ConsumerStats(
             handed=self._window.metrics.handed,
-            acked=0 if handling is None else handling.acked,
-            failed=0 if handling is None else handling.failed,
-            retried=0 if handling is None else handling.retried,
-            dead_lettered=0 if handling is None else handling.dead_lettered,
-            returned=0 if handling is None else handling.returned,
-            repeats=0 if handling is None else handling.repeats,
+            acked=0 if dispatcher is None else dispatcher.acked,
+            failed=0 if dispatcher is None else dispatcher.failed,
+            retried=0 if dispatcher is None else dispatcher.retried,
+            dead_lettered=0 if dispatcher is None else dispatcher.dead_lettered,
+            returned=0 if dispatcher is None else dispatcher.returned,
+            repeats=0 if dispatcher is None else dispatcher.repeats,
             in_flight=0 if receiver is None else receiver.in_flight,
             window=self.window,
             goal=None if self.goal is None else str(self.goal),
-            rate_per_s=None if seen is None else seen.rate_per_s,
-            residence_s=None if seen is None else seen.residence_s,
+            rate_per_s=None if measurement is None else measurement.rate_per_s,
+            residence_s=None if measurement is None else measurement.residence_s,
             depth=self._window.depth,
             status=self.status,
         )
@@ -221,42 +238,44 @@ class Consumer:
     # --- running ------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Finish what is being handled, give back the rest, and end `run`. From the consumer's own event loop."""
+        """Finish what is being handled, return the rest, and end `run`. Call it on the consumer's event loop."""
         self._stop.set()
 
     async def run(self, *, seconds: float | None = None) -> None:
-        """Consume until `stop`, or for so long."""
+        """Consume until `stop`, or for `seconds`."""
         window = self._window
         async with await connect(self._url) as broker:
             self._receiver = receiver = await self._open(broker)
-            dead_letters = DeadLetters(
-                broker, self._dead_letter, log=self._place.group is not None and not broker.capabilities.queues
+            dead_letters = DeadLetterChannel(
+                broker,
+                self._dead_letter,
+                log=self._subscription.group is not None and not broker.capabilities.queues,
             )
-            self._handling = handling = Handling(
+            self._dispatcher = dispatcher = Dispatcher(
                 receiver,
                 self._handler,
                 window.metrics,
                 concurrency=self._concurrency,
                 timeout_s=self._timeout_s,
                 retry=self._retry,
-                bury=None if self._dead_letter_exchange else dead_letters.store,
-                finished=None
+                dead_letter_sink=None if self._dead_letter_exchange else dead_letters.store,
+                finished_store=None
                 if self._finished_store is None
-                else Finished(self._finished_store, self._place.name),
+                else FinishedStore(self._finished_store, self._subscription.name),
                 auto_ack=self._auto_ack,
             )
-            beside = [
+            tasks = [
                 asyncio.create_task(window.tick(receiver)),
-                asyncio.create_task(window.look(broker, receiver, self._place)),
+                asyncio.create_task(window.read_depth(broker, receiver, self._subscription)),
             ]
             if self.runner is not None:
-                beside.append(asyncio.create_task(self.runner.run()))
+                tasks.append(asyncio.create_task(self.runner.run()))
             if seconds is not None:
                 asyncio.get_running_loop().call_later(seconds, self._stop.set)
             try:
-                await receive_until(self._stop, receiver, handling, window, beside, self.name)
+                await self._receive(receiver, dispatcher, tasks)
             finally:
-                await self._close(receiver, handling, dead_letters, beside)
+                await self._close(receiver, dispatcher, dead_letters, tasks)
 
     def run_blocking(self, *, seconds: float | None = None) -> None:
         """`run` for programs that are not asynchronous; Ctrl-C stops gracefully."""
@@ -275,7 +294,7 @@ class Consumer:
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self.run())
         try:
-            while self._handling is None and not self._task.done():
+            while self._dispatcher is None and not self._task.done():
                 await asyncio.sleep(0.005)
         except BaseException:
             self.stop()
@@ -291,11 +310,11 @@ class Consumer:
         self.stop()
         ended = await asyncio.gather(self._task, return_exceptions=True)
         if kind is None and isinstance(ended[0], BaseException):
-            raise ended[0]  # else the program's own error is the one that counts
+            raise ended[0]  # else the program's own error is raised
 
     async def _open(self, broker: Broker) -> Receiver:
         window = max(1, round(self.window))
-        name, group = self._place.name, self._place.group
+        name, group = self._subscription.name, self._subscription.group
         if group is None:
             receiver = await broker.receiver(name, window=window)
         else:
@@ -304,24 +323,55 @@ class Consumer:
             receiver.count_round_trip()
         return receiver
 
+    async def _receive(
+        self, receiver: Receiver, dispatcher: Dispatcher, tasks: Sequence[asyncio.Task[None]]
+    ) -> None:
+        """Hand messages over as the window allows, until `stop`, or until one of `tasks` fails."""
+        while not self._stop.is_set():
+            for task in tasks:
+                if task.done():
+                    task.result()
+            free = receiver.window - dispatcher.active
+            if free <= 0:
+                dispatcher.slot_free.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(dispatcher.slot_free.wait(), DITHER_S)
+                continue
+            for delivery in await self._next_deliveries(receiver, free):
+                await self._window.pace()
+                dispatcher.begin(delivery)
+
+    async def _next_deliveries(self, receiver: Receiver, limit: int) -> Sequence[Delivery]:
+        self._window.asking_since_s = time.monotonic()
+        try:
+            return await receiver.receive(limit, timeout_s=_RECEIVE_TIMEOUT_S)
+        except (NoSuchChannel, LoginRefused, Unsupported):
+            raise
+        except BrokerError as error:
+            log.warning("consumer %s: %s; trying again", self.name, error)
+            await asyncio.sleep(_RECEIVE_RETRY_S)
+            return []
+        finally:
+            self._window.asking_since_s = None
+
     async def _close(
         self,
         receiver: Receiver,
-        handling: Handling,
-        dead_letters: DeadLetters,
-        beside: list[asyncio.Task[None]],
+        dispatcher: Dispatcher,
+        dead_letters: DeadLetterChannel,
+        tasks: list[asyncio.Task[None]],
     ) -> None:
         if self.runner is not None:
             self.runner.stop()
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(beside[-1]), 2.0)
+                await asyncio.wait_for(asyncio.shield(tasks[-1]), 2.0)
         try:
-            for delivery in await receiver.withdraw():  # what may not go back is handled
-                handling.begin(delivery)
-            await handling.stop(self._stop_timeout_s)
+            for delivery in await receiver.withdraw():  # messages that must not be returned are handled
+                dispatcher.begin(delivery)
+            await dispatcher.stop(self._stop_timeout_s)
         finally:
-            for task in beside:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await receiver.close()
             await dead_letters.close()

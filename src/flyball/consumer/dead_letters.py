@@ -5,8 +5,8 @@ from __future__ import annotations
 from flyball.brokers.port import Broker, Message, Sender
 
 
-class DeadLetters:
-    """Stores messages that could not be handled; `log`: their own channel is one, so this one is too."""
+class DeadLetterChannel:
+    """Stores messages that could not be handled; `log`: in a log, as their own channel is one."""
 
     def __init__(self, broker: Broker, channel: str, *, log: bool) -> None:
         self._broker = broker
@@ -15,7 +15,7 @@ class DeadLetters:
         self._sender: Sender | None = None
 
     async def store(self, message: Message) -> None:
-        """Store it, or raise the `BrokerError` that kept it from being stored."""
+        """Store a message, or raise the `BrokerError` that prevented it."""
         if self._sender is None:
             await self._broker.declare(self._channel, "log" if self._log else "queue")
             self._sender = await self._broker.sender(self._channel)

@@ -1,9 +1,9 @@
-"""Remembers across restarts which messages were done, so that a repeat is acknowledged and not handled again.
+"""Store across restarts which messages were handled, so that a repeat is acknowledged and not handled again.
 
-At least once means that a message can come twice: its acknowledgement was lost with the connection, or the program
-died between the handler and the acknowledgement. Inside one process `brokers.dedup` notices that; this helper also
-notices it after a restart, by message id, within a bounded horizon. Between the handler's end and the record there
-is still a gap: a handler whose effect must happen exactly once writes `mark` in its own transaction.
+At least once means that a message can come twice: its acknowledgement was lost with the connection, or the
+program died between the handler and the acknowledgement. Inside one process `brokers.core.dedup` recognises that;
+this store also does after a restart, by message id, for a limited time. Between the handler's end and the record
+there is still a gap: a handler whose effect must happen exactly once writes `mark` in its own transaction.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TABLE = (
 _INDEX = "CREATE INDEX IF NOT EXISTS flyball_finished_age ON flyball_finished (space, finished_s)"
 
 
-class Finished:
-    """The ids of finished messages of one queue (`space`), kept for `max_age_s`."""
+class FinishedStore:
+    """The ids of finished messages of one queue (`space`), for `max_age_s`."""
 
     def __init__(self, database: Database, space: str, max_age_s: float = 86_400.0) -> None:
         if not max_age_s > 0:
-            raise InvalidValue(f"ids are remembered for a time above 0 seconds, got {max_age_s}")
+            raise InvalidValue(f"max_age_s must be > 0, got {max_age_s}")
         self._database = database
         self._space = space
         self._max_age_s = max_age_s
@@ -37,20 +37,20 @@ class Finished:
 
         database.write(prepare)
 
-    def known(self, ids: Sequence[str]) -> set[str]:
-        """Those of the ids that were marked within the horizon."""
+    def find(self, ids: Sequence[str]) -> set[str]:
+        """Find those of the ids that were marked within `max_age_s`."""
         oldest_s = time.time() - self._max_age_s
-        places = ", ".join("?" * len(ids))
+        marks = ", ".join("?" * len(ids))
         rows = self._database.read(
             lambda t: t.execute(
-                f"SELECT id FROM flyball_finished WHERE space = ? AND finished_s >= ? AND id IN ({places})",
+                f"SELECT id FROM flyball_finished WHERE space = ? AND finished_s >= ? AND id IN ({marks})",
                 (self._space, oldest_s, *ids),
             ).fetchall()
         )
         return {row[0] for row in rows}
 
     def mark(self, ids: Sequence[str], transaction: Transaction | None = None) -> None:
-        """These are done; in the handler's own transaction where one is given."""
+        """Mark messages as finished, in the handler's own transaction if there is one."""
         now_s = time.time()
 
         def work(t: Transaction) -> None:

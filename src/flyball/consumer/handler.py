@@ -1,4 +1,4 @@
-"""What may be a handler, and what its result says: is the message done, or is there something to wait for?
+"""What may be a handler, and whether its result has to be awaited before the message is done.
 
 A function with `async def` runs on the event loop, any other callable in a thread. What the call returns decides
 the rest: a lambda, an ordinary decorator or an object round an asynchronous function returns something to await.
@@ -19,7 +19,7 @@ Handler: TypeAlias = Callable[[Message], Any] | Callable[[Message], Awaitable[An
 
 
 def check_handler(handler: object) -> None:
-    """Refuse what can never handle a message.
+    """Raise `InvalidValue` for an object that can never handle a message.
 
     >>> check_handler(print)
     >>> def rows(message):
@@ -30,7 +30,7 @@ def check_handler(handler: object) -> None:
     flyball.errors.InvalidValue: a handler must not yield: calling rows makes a generator and runs none of it
     """
     if not callable(handler):
-        raise InvalidValue(f"a handler is a function of one message, got {handler!r}")
+        raise InvalidValue(f"handler must be a function of one message, got {handler!r}")
     for function in (handler, handler.__call__):
         awaitable = getattr(getattr(function, "__code__", None), "co_flags", 0) & inspect.CO_ITERABLE_COROUTINE
         if inspect.isasyncgenfunction(function) or (inspect.isgeneratorfunction(function) and not awaitable):
@@ -40,16 +40,16 @@ def check_handler(handler: object) -> None:
 
 def is_async(handler: Callable[..., Any]) -> bool:
     """Whether calling it is sure to give something to await, so that it may be called on the event loop."""
-    called = getattr(handler, "__call__", None)  # noqa: B004  its flags are read, it is not called
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
+    call = getattr(handler, "__call__", None)  # noqa: B004  its flags are read, it is not called
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 
-def pending(result: object) -> Awaitable[Any] | None:
-    """What has to be awaited before the message counts as handled; None: it is handled.
+def awaitable_of(result: object) -> Awaitable[Any] | None:
+    """Return what has to be awaited before the message counts as handled; None: it is handled.
 
-    >>> pending("done") is None
+    >>> awaitable_of("done") is None
     True
-    >>> pending(iter_ for iter_ in ())
+    >>> awaitable_of(iter_ for iter_ in ())
     Traceback (most recent call last):
         ...
     TypeError: the handler returned a generator, of which nothing has run: return None or something to await

@@ -1,8 +1,8 @@
-"""Threads for handlers that block: a fixed number, and none of them keeps the program from ending.
+"""Threads for handlers that block: a fixed number, and none of them prevents the program from ending.
 
 The standard pool waits at exit for every thread, so one handler that hangs would hang the whole program; these
-threads are daemons. A thread that is lost to a hung handler is replaced when nobody waits for the handler any more
-(its time limit is over), so the others keep their capacity; it ends by itself when the handler comes back.
+threads are daemons. A thread that is lost to a hung handler is replaced when the handler's time limit is over, so
+the number of free threads stays the same; the lost one ends when its handler returns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flyball.futures import answer, outcome_of
 
 
 class _Job:
-    """A call for a thread; `began` and `abandoned` (nobody waits for it any more) change under the pool's lock."""
+    """A call for a thread; `began` and `abandoned` (its time limit is over) change under the pool's lock."""
 
     __slots__ = ("abandoned", "arguments", "began", "function", "future")
 
@@ -29,12 +29,12 @@ class _Job:
         self.began = self.abandoned = False
 
 
-class Workers:
+class HandlerThreads:
     """At most `threads` calls run at a time; the others wait in order."""
 
     def __init__(self, threads: int) -> None:
         if threads < 1:
-            raise InvalidValue(f"a pool has threads from 1, got {threads}")
+            raise InvalidValue(f"threads must be >= 1, got {threads}")
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads = threads
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class Workers:
             job.abandoned = True
             lost = job.began
         if lost:
-            self._start()  # in place of the thread that is still busy with it
+            self._start()  # replaces the thread that is still busy with it
 
     def close(self) -> None:
         for _ in range(self._threads):
@@ -71,7 +71,7 @@ class Workers:
                 continue
             outcome = outcome_of(job.function, *job.arguments)
             if not self._end(job):
-                return  # another thread has taken this one's place
+                return  # another thread has replaced this one
             answer([job.future], [outcome])
 
     def _begin(self, job: _Job) -> bool:

@@ -1,83 +1,89 @@
-"""What was seen of each second: rate, residence time per message, how full the window was.
+"""Measure each second: rate, residence time per message, how full the window was.
 
-Counts and sums only; what they mean is decided in `goals` (`used_share`, `residence_of`).
+Counts and sums only; `policy.goals` interprets them (`used_share`, `median_residence`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from flyball.consumer.policy.goals import Look, Seen, published_per_s, residence_of, used_share
+from flyball.consumer.policy.goals import (
+    ConsumerMeasurement,
+    DepthReading,
+    estimate_publish_rate,
+    median_residence,
+    used_share,
+)
 from flyball.histogram import Histogram
 
-_TIMED = 1000  # messages of a sample, at least, whose times count for the quantiles
+_LEAST_TIMED = 1000  # least number of messages of a sample whose times count for the quantiles
 
 
-class Sensing:
-    """Collects; `sample` hands over what came since the last one."""
+class WindowMetrics:
+    """Collects what happens to messages; `sample` returns the measurement since the last one."""
 
     def __init__(self) -> None:
         self.handed = 0
         self.done = 0
-        self._sampled = self._sampled_done = 0
+        self._handed_at_sample = self._done_at_sample = 0
         self._sampled_s: float | None = None
         self._sum_s = 0.0
-        self._summed = 0
-        self._timed = 0
+        self._done_at_tick = 0
+        self._next_timed = 0
         self._stride = 1
         self._ticks = 0
         self._full = 0
-        self._looked: Look | None = None
+        self._last_depth: DepthReading | None = None
         self._publish_per_s: float | None = None
         self._means_s: deque[float] = deque(maxlen=400)
         self._handling = Histogram()
         self._latency = Histogram()
 
-    def finished(self, residence_s: float, latency_s: float | None) -> None:
-        """A message was handled, so long after it was taken; `latency_s` counts from its event, if that is known.
+    def add_finished(self, residence_s: float, latency_s: float | None) -> None:
+        """Count a message that was handled; `latency_s` counts from its event, if that time is known.
 
-        The mean takes in all of them. For quantiles a thousand a sample are plenty: of faster flows every nth.
+        The mean includes every message. For quantiles a thousand a sample are enough: of faster flows every nth.
         """
         self.done += 1
         self._sum_s += residence_s
-        if self.done >= self._timed:
-            self._timed = self.done + self._stride
+        if self.done >= self._next_timed:
+            self._next_timed = self.done + self._stride
             self._handling.add(residence_s)
             self._latency.add(residence_s if latency_s is None else latency_s)
 
     def add_wait(self, total_s: float) -> None:
-        """Handled messages stayed in their places so long, all together, until they were acknowledged."""
+        """Add the total time for which handled messages stayed in their slots until they were acknowledged."""
         self._sum_s += total_s
 
     def tick(self, *, full: bool, round_trip_s: float) -> None:
-        """A tick is over; `full`: no message was lacking, `round_trip_s` is what replacing a message takes."""
+        """End a tick; `full`: no message was lacking, `round_trip_s` is what replacing a message takes."""
         self._ticks += 1
         self._full += full
-        count, self._summed = self.done - self._summed, self.done
+        count, self._done_at_tick = self.done - self._done_at_tick, self.done
         if count:
             self._means_s.append(self._sum_s / count + round_trip_s)
             self._sum_s = 0.0
 
-    def looked(self, now_s: float, depth: float) -> None:
-        """So many wait in the queue at this moment."""
-        before, self._looked = self._looked, Look(now_s, depth, self.handed)
-        self._publish_per_s = None if before is None else published_per_s(before, self._looked)
+    def add_depth(self, now_s: float, depth: float) -> None:
+        """Add a reading of the queue's depth."""
+        before, self._last_depth = self._last_depth, DepthReading(now_s, depth, self.handed)
+        self._publish_per_s = None if before is None else estimate_publish_rate(before, self._last_depth)
 
-    def sample(self, now_s: float, depth: float | None, beyond: float | None = None) -> Seen | None:
-        """What was seen since the last sample; None where that is no time at all.
+    def sample(self, now_s: float, depth: float | None, beyond: float | None = None) -> ConsumerMeasurement | None:
+        """The measurement since the last sample; None where no time has passed.
 
-        `depth` messages waited at the last look, `beyond` of them where only a wider window could bring them.
+        `depth` messages waited at the last reading, `beyond` of them where only a wider window could bring them.
         """
         since_s, self._sampled_s = self._sampled_s, now_s
-        handed, self._sampled = self.handed - self._sampled, self.handed
-        done, self._sampled_done = self.done - self._sampled_done, self.done
+        handed, self._handed_at_sample = self.handed - self._handed_at_sample, self.handed
+        done, self._done_at_sample = self.done - self._done_at_sample, self.done
         if since_s is None or now_s - since_s < 1e-3:
             return None
-        seen = Seen(
+        measurement = ConsumerMeasurement(
             now_s,
             now_s - since_s,
             handed / (now_s - since_s),
-            residence_of(self._means_s),
+            median_residence(self._means_s),
             used_share(self._full, self._ticks, beyond),
             depth,
             self._latency.quantile(0.95),
@@ -86,8 +92,8 @@ class Sensing:
             self._publish_per_s,
         )
         self._publish_per_s = None
-        self._stride = max(1, done // _TIMED)
+        self._stride = max(1, done // _LEAST_TIMED)
         self._ticks = self._full = 0
         self._means_s.clear()
         self._handling, self._latency = Histogram(), Histogram()
-        return seen
+        return measurement

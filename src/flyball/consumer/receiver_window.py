@@ -1,4 +1,4 @@
-"""The window of a consumer's receiver: set as the loop asks, fed with what the receiver and the queue show.
+"""The window of a consumer's receiver: the host of a window loop in a `Consumer`.
 
 Each second a `Runner` samples the loop (`window_loop`); every 50 ms the receiver's window is set to the next whole
 number. Without a goal there is no loop and the window stays.
@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from flyball.brokers.port import Broker, BrokerError, Receiver
-from flyball.consumer.metrics import Sensing
-from flyball.consumer.policy import DITHER_S, FIRST_WINDOW, WINDOW_LIMITS, Goal, Regulator, Seen, lacks_messages
-from flyball.consumer.subscription import Place
+from flyball.consumer.metrics import WindowMetrics
+from flyball.consumer.policy.controller import DITHER_S, FIRST_WINDOW, WINDOW_LIMITS, ControllerOption
+from flyball.consumer.policy.goals import ConsumerMeasurement, Goal, lacks_messages
+from flyball.consumer.subscription import Subscription
 from flyball.consumer.window_loop import WindowLoop
 from flyball.control.record import Mode
 from flyball.errors import InvalidValue
@@ -30,14 +31,14 @@ class ReceiverWindow:
     """The loop of a goal, if there is one, on the receiver of a consumer.
 
     `asking_since_s` is when the receiver was asked for messages that have not come yet (None: it is not being
-    asked); whoever asks says so.
+    asked); `Consumer` sets it.
     """
 
     def __init__(
         self,
         name: str,
         goal: Goal | None,
-        controller: Regulator,
+        controller: ControllerOption,
         *,
         mode: Mode,
         window: int | None,
@@ -48,8 +49,8 @@ class ReceiverWindow:
         telemetry: Sequence[Sink] | None,
         store: StateStore | None,
     ) -> None:
-        acting = goal is not None and mode == "on"
-        self._first = float(window) if window is not None else FIRST_WINDOW if acting else float(DEFAULT_WINDOW)
+        acts = goal is not None and mode == "on"
+        self._first = float(window) if window is not None else FIRST_WINDOW if acts else float(DEFAULT_WINDOW)
         self.asking_since_s: float | None = None
         self._loop: WindowLoop | None = None
         self.runner: Runner | None = None
@@ -67,7 +68,7 @@ class ReceiverWindow:
                 metric=metric,
             )
             self.runner = Runner([self._loop.loop], telemetry=telemetry, store=store)
-        self.metrics = Sensing() if self._loop is None else self._loop.metrics
+        self.metrics = WindowMetrics() if self._loop is None else self._loop.metrics
 
     @property
     def goal(self) -> Goal | None:
@@ -89,8 +90,8 @@ class ReceiverWindow:
         return self._first if self._loop is None else self._loop.window
 
     @property
-    def seen(self) -> Seen | None:
-        return None if self._loop is None else self._loop.seen
+    def measurement(self) -> ConsumerMeasurement | None:
+        return None if self._loop is None else self._loop.measurement
 
     @property
     def depth(self) -> float | None:
@@ -110,7 +111,7 @@ class ReceiverWindow:
             await asyncio.sleep(wait_s)
 
     async def tick(self, receiver: Receiver) -> None:
-        """Every 50 ms: look whether messages were lacking, and set the next whole window."""
+        """Every 50 ms, measure whether messages were lacking, and set the next whole window."""
         due_s = time.monotonic()
         while True:
             due_s = max(due_s + DITHER_S, time.monotonic())
@@ -123,14 +124,14 @@ class ReceiverWindow:
                 if whole != receiver.window:
                     receiver.set_window(whole)
 
-    async def look(self, broker: Broker, receiver: Receiver, place: Place) -> None:
-        """Once a second: how many wait."""
-        if self._loop is None or place.is_pattern:
-            return await asyncio.sleep(math.inf)  # nobody asks, or there is no one depth
+    async def read_depth(self, broker: Broker, receiver: Receiver, subscription: Subscription) -> None:
+        """Read the depth of the queue about once a period."""
+        if self._loop is None or subscription.is_pattern:
+            return await asyncio.sleep(math.inf)  # there is no loop, or a pattern, which has no single depth
         while True:
             try:
-                depth = await broker.depth(place.name, place.group)
-                ours = receiver.in_flight if place.group is not None else 0
+                depth = await broker.depth(subscription.name, subscription.group)
+                ours = receiver.in_flight if subscription.group is not None else 0
                 waiting = float(max(0, depth - ours))
                 self._loop.observe_depth(waiting, max(0.0, waiting - receiver.parked))
             except BrokerError:

@@ -1,16 +1,17 @@
-"""What a user asks of a consumer: where it reads, and which wishes do not go together."""
+"""What a consumer reads, and which options exclude each other."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flyball.consumer.policy import Capacity, Goal, Latency, Regulator
+from flyball.consumer.policy.controller import ControllerOption
+from flyball.consumer.policy.goals import Capacity, Goal, Latency
 from flyball.control.record import MODES
 from flyball.errors import InvalidValue
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Subscription:
     """A queue, or a channel (which may be a pattern) that is read as a member of a group."""
 
     name: str
@@ -21,29 +22,32 @@ class Place:
         return self.group is not None and any(sign in self.name for sign in "*#")
 
     @property
-    def dead_letter(self) -> str:
-        """Where dead letters go if nothing else is said; a pattern is no name of a channel."""
+    def dead_letter_channel(self) -> str:
+        """Where dead letters go by default; the signs of a pattern cannot be part of a channel's name."""
         return f"{self.name.replace('*', 'any').replace('#', 'all')}.dead"
 
 
-def place(queue: str | None, channel: str | None, group: str | None) -> Place:
-    """
-    >>> place("orders", None, None).dead_letter, place(None, "city.*.load", "workers").dead_letter
-    ('orders.dead', 'city.any.load.dead')
+def make_subscription(queue: str | None, channel: str | None, group: str | None) -> Subscription:
+    """Make the subscription to a queue, or to a channel with a group.
+
+    >>> make_subscription("orders", None, None).dead_letter_channel
+    'orders.dead'
+    >>> make_subscription(None, "city.*.load", "workers").dead_letter_channel
+    'city.any.load.dead'
     """
     if queue is not None and channel is None and group is None:
-        return Place(queue)
+        return Subscription(queue)
     if queue is None and channel is not None and group is not None:
-        return Place(channel, group)
+        return Subscription(channel, group)
     raise InvalidValue(
-        "a consumer reads a queue, or a channel as a member of a group; "
+        "either queue, or channel and group must be set, "
         f"got queue={queue!r}, channel={channel!r}, group={group!r}"
     )
 
 
-def check_wishes(
+def check_options(
     goal: Goal | None,
-    controller: Regulator,
+    controller: ControllerOption,
     *,
     mode: str,
     concurrency: int | None,
@@ -53,23 +57,23 @@ def check_wishes(
     auto_ack: bool,
     pacing: bool,
 ) -> None:
-    """Refuses what cannot be, with the reason."""
+    """Raise `InvalidValue` for an option that is out of range or excluded by another one."""
     if auto_ack and goal is not None:
         raise InvalidValue(
-            f"automatic acks and the goal {goal} do not go together: the broker counts a message as done when it "
-            "has sent it, so a window means nothing; leave out auto_ack, or the goal"
+            f"auto_ack excludes goal {goal}: the broker counts a message as done when it has sent it, so a window "
+            "means nothing; leave out auto_ack, or the goal"
         )
     if goal is None and (controller is not None or pacing):
-        raise InvalidValue("a controller and pacing need a goal, such as goal='rate=400'")
+        raise InvalidValue("controller and pacing need a goal, such as goal='rate=400'")
     if pacing and isinstance(goal, Capacity | Latency):
-        raise InvalidValue(f"pacing needs a goal that is a rate, not {goal}")
+        raise InvalidValue(f"pacing needs a goal that is a rate, got {goal}")
     if mode not in MODES:
-        raise InvalidValue(f"the mode is one of {', '.join(MODES)}, got {mode!r}")
+        raise InvalidValue(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
     if concurrency is not None and concurrency < 1:
-        raise InvalidValue(f"concurrency is a number of handlers from 1, got {concurrency}")
+        raise InvalidValue(f"concurrency must be >= 1, got {concurrency}")
     if handler_timeout_s is not None and not handler_timeout_s > 0:
-        raise InvalidValue(f"handler_timeout_s is a time above 0 seconds, got {handler_timeout_s}")
+        raise InvalidValue(f"handler_timeout_s must be > 0, got {handler_timeout_s}")
     if window is not None and window < 1:
-        raise InvalidValue(f"the window is a number of messages from 1, got {window}")
+        raise InvalidValue(f"window must be >= 1, got {window}")
     if not 1 <= max_window <= 65_535:
-        raise InvalidValue(f"max_window is from 1 to 65535 messages, got {max_window}")
+        raise InvalidValue(f"max_window must be from 1 to 65535, got {max_window}")

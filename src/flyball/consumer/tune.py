@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flyball.consumer.config import ConsumerConfig, ProfileConfig
-from flyball.consumer.policy import Rate, parse_goal
+from flyball.consumer.policy.goals import Rate, parse_goal
 from flyball.consumer.policy.little import default_trim
 from flyball.control.controllers.common import as_scalar
 from flyball.control.gains import Gains, Kind
@@ -97,7 +97,7 @@ class Tuning:
     def profile(self, name: str) -> ProfileConfig:
         """This workload with the PI gains that were designed for it."""
         gains = next(one.config for one in self.candidates if one.name == "pi")
-        model, _ = essential(self.fit)
+        model, _ = design_model(self.fit)
         return ProfileConfig(
             name=name, a=model.a[0], b=model.b[0], kp=gains["kp"], ki=gains["ki"], r2=round(self.fit.r2, 4)
         )
@@ -126,7 +126,7 @@ async def record(
             seen = len(records)
             if any(record.code is ReasonCode.SIGNAL_COMPLETE for record in records):
                 break
-    rows = informative(consumer.steps()[2:])  # the first sample is the start
+    rows = select_informative(consumer.steps()[2:])  # the first sample is the start
     if len(rows) < LEAST_SAMPLES:
         raise Untunable(
             f"only {len(rows)} samples came in which the queue had messages, {LEAST_SAMPLES} are needed: "
@@ -135,7 +135,7 @@ async def record(
     return tuple(window for window, _ in rows), tuple(rate for _, rate in rows)
 
 
-def informative(records: Sequence[LoopRecord]) -> list[tuple[float, float]]:
+def select_informative(records: Sequence[LoopRecord]) -> list[tuple[float, float]]:
     """(window, rate) of the samples that say what a window does: a rate was measured, and messages were there."""
     return [
         (as_scalar(record.applied), as_scalar(record.measurement))
@@ -144,7 +144,7 @@ def informative(records: Sequence[LoopRecord]) -> list[tuple[float, float]]:
     ]
 
 
-def essential(fit: Fit) -> tuple[Arx, Array]:
+def design_model(fit: Fit) -> tuple[Arx, Array]:
     """The model to design for, and the covariance of its a and b.
 
     A rate may remember what it was (a above 0), never its opposite. Where the fit cannot tell a from 0, as with
@@ -170,7 +170,7 @@ def propose(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...
         f"{law.settling_step} samples"
     )
     found = [Candidate("little", {"name": "little"}, law, why, settling=1)]
-    model, covariance = essential(fit)
+    model, covariance = design_model(fit)
     kinds: tuple[tuple[str, Kind, bool], ...] = (
         ("pi_ff", "pi", True),
         ("pi", "pi", False),

@@ -26,7 +26,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from flyball.consumer.policy import Look, Seen, published_per_s, residence_of
+from flyball.consumer.policy import (
+    ConsumerMeasurement,
+    DepthReading,
+    estimate_publish_rate,
+    median_residence,
+)
 from flyball.control.models import Array
 from flyball.errors import InvalidValue, require
 from flyball.twin.workload import Workload
@@ -106,7 +111,7 @@ class RunningConsumer:
         self._client_free_s = 0.0
         self._handler_free_s = [0.0] * plant.handlers
         self._alarm_s = math.inf
-        # since the last look
+        # since the last measurement
         self._since_s = float(environment.now)
         self._changed_s = self._since_s
         self._full_s = 0.0
@@ -118,7 +123,7 @@ class RunningConsumer:
         self._handlings: list[float] = []
         self._latencies: list[float] = []
         self._handed = self._done = 0
-        self._looked: Look | None = None
+        self._last_depth: DepthReading | None = None
         self.most_occupied = 0
 
     @property
@@ -132,8 +137,8 @@ class RunningConsumer:
         self._window = window
         self._hand_out()
 
-    def look(self) -> Seen:
-        """What happened since the last look; the residence time is the median of the ticks' means."""
+    def measure(self) -> ConsumerMeasurement:
+        """The measurement since the last one; the residence time is the median of the ticks' means."""
         self._account()
         self._end_tick()
         now = float(self._environment.now)
@@ -144,23 +149,26 @@ class RunningConsumer:
             handed += 1
         self._handed += handed
         depth = self._queue.depth(now)
-        before, self._looked = self._looked, None if depth is None else Look(now, depth, self._handed)
-        seen = Seen(
+        before, self._last_depth = (
+            self._last_depth,
+            None if depth is None else DepthReading(now, depth, self._handed),
+        )
+        measurement = ConsumerMeasurement(
             time_s=now,
             dt_s=dt,
             rate_per_s=handed / dt if dt > 0 else None,
-            residence_s=residence_of(self._tick_means_s),
+            residence_s=median_residence(self._tick_means_s),
             used=self._full_s / dt if dt > 0 else 0.0,
             depth=depth,
             latency_p95_s=float(np.quantile(self._latencies, 0.95)) if self._latencies else None,
             handling_p95_s=float(np.quantile(self._handlings, 0.95)) if self._handlings else None,
             done_per_s=self._done / dt if dt > 0 else None,
-            publish_per_s=published_per_s(before, self._looked) if before and self._looked else None,
+            publish_per_s=estimate_publish_rate(before, self._last_depth) if before and self._last_depth else None,
         )
         self._done = 0
         self._since_s, self._full_s = now, 0.0
         self._tick_means_s, self._handlings, self._latencies = [], [], []
-        return seen
+        return measurement
 
     def _end_tick(self) -> None:
         if self._residences:
@@ -317,7 +325,7 @@ def staircase(
         consumer.set_window(window)
         for _ in range(samples_each):
             environment.run(until=environment.now + period_s)
-            rates.append(consumer.look().rate_per_s or 0.0)
+            rates.append(consumer.measure().rate_per_s or 0.0)
     return np.repeat(np.array(windows, dtype=float), samples_each), np.array(rates)
 
 

@@ -12,23 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flyball.consumer.policy import (
-    FIRST_WINDOW,
-    WINDOW_LIMITS,
-    AimState,
+from flyball.consumer.policy.controller import FIRST_WINDOW, WINDOW_LIMITS, guard_for, make_controller
+from flyball.consumer.policy.goals import (
     ConsumerDisturbances,
+    ConsumerMeasurement,
     DrainBy,
     Goal,
-    Knee,
     Latency,
-    Little,
     Rate,
-    Seen,
-    aim,
-    guard_for,
+    TargetState,
+    compute_target,
     parse_goal,
-    regulator,
 )
+from flyball.consumer.policy.knee import Knee
+from flyball.consumer.policy.little import Little
 from flyball.consumer.policy.retry import RetryPolicy, decide_after_failure
 from flyball.control.record import LoopRecord
 from flyball.control.step import ReasonCode
@@ -55,16 +52,18 @@ def run(
     at: dict[int, Plant] | None = None,
     publishers: Callable[[int], float] = lambda _: math.inf,
 ) -> list[LoopRecord]:
-    controller = regulator(goal)
+    controller = make_controller(goal)
     policy = Policy("test", controller, limits=WINDOW_LIMITS, guard=guard_for(controller), glide=False)
-    state, aiming, window, records = start(policy, FIRST_WINDOW), AimState(), FIRST_WINDOW, []
+    state, aiming, window, records = start(policy, FIRST_WINDOW), TargetState(), FIRST_WINDOW, []
     for k in range(1, samples + 1):
         plant = (at or {}).get(k, plant)
         could = plant.rate(window)
         rate, residence_s = min(could, publishers(k)), window / could
         used = 1.0 if rate == could else 0.0
-        seen = Seen(float(k), 1.0, rate, residence_s, used, 10_000.0 * used, residence_s, residence_s, rate)
-        aiming, target = aim(goal, aiming, seen)
+        seen = ConsumerMeasurement(
+            float(k), 1.0, rate, residence_s, used, 10_000.0 * used, residence_s, residence_s, rate
+        )
+        aiming, target = compute_target(goal, aiming, seen)
         state, record = decide(
             policy, state, Observation(float(k), target.setpoint, target.measurement, None, target.disturbances)
         )
@@ -173,9 +172,11 @@ def test_latency_cuts_the_window_where_handling_takes_too_long() -> None:
 
 
 def test_a_drain_aims_at_its_deadline() -> None:
-    state, depth, rate, time_s = AimState(), 6000.0, 0.0, 0.0
+    state, depth, rate, time_s = TargetState(), 6000.0, 0.0, 0.0
     for _ in range(60):
-        state, target = aim(DrainBy(60.0), state, Seen(time_s, 1.0, rate, 0.01, 1.0, depth))
+        state, target = compute_target(
+            DrainBy(60.0), state, ConsumerMeasurement(time_s, 1.0, rate, 0.01, 1.0, depth)
+        )
         rate = target.setpoint
         depth, time_s = max(0.0, depth + 50.0 - rate), time_s + 1.0
     assert depth < 120.0

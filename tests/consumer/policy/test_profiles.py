@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flyball import Consumer
 from flyball.brokers import Message
-from flyball.consumer.policy.profiles import Profile, Profiled
+from flyball.consumer.policy.profiles import Profile, ProfileScheduled
 from flyball.control.controllers.pi import Pi
 from flyball.control.design.design import design
 from flyball.control.gains import Gains
@@ -60,7 +60,7 @@ def test_the_workload_is_recognised_and_met_with_its_own_gains(seed: int) -> Non
     short, long = identified("short", SHORT), identified("long", LONG)
     assert short.residence_s == pytest.approx(SHORT.residence_s(), rel=0.15)
     assert long.residence_s == pytest.approx(LONG.residence_s(), rel=0.15)
-    run = run_consumer(CHANGING, f"rate={GOAL:g}", Profiled((short, long)), samples=90, seed=seed)
+    run = run_consumer(CHANGING, f"rate={GOAL:g}", ProfileScheduled((short, long)), samples=90, seed=seed)
     switches = [k for k, record in enumerate(run.records) if record.code is ReasonCode.GAINS_CHANGED]
     assert len(switches) == 2, f"seed {seed}: one switch a change, no chattering"
     assert [run.records[k].reason for k in switches] == ["profile long (switched)", "profile short (switched)"]
@@ -76,7 +76,7 @@ def test_noise_near_a_profile_never_switches(residence_s: float, ratio: float, n
         Profile(name, 0.0, 1.0 / r, 0.0, 0.5 * r)
         for name, r in (("one", residence_s), ("two", ratio * residence_s))
     )
-    controller = Profiled((one, two))
+    controller = ProfileScheduled((one, two))
     state, command = controller.initial(5.0), 5.0
     for off in noise:
         seen = (math.nan, residence_s * off)
@@ -87,7 +87,7 @@ def test_noise_near_a_profile_never_switches(residence_s: float, ratio: float, n
 @given(st.floats(0.5, 200.0), st.floats(-0.2, 0.2))
 def test_the_window_does_not_jump_when_the_gains_change(window: float, error: float) -> None:
     short, long = Profile("short", 0.0, 60.0, 0.002, 0.006), Profile("long", 0.0, 10.0, 0.01, 0.04)
-    controller = Profiled((short, long))
+    controller = ProfileScheduled((short, long))
     state = controller.initial(window)
     windows = [window]
     for residence_s in (1 / 60.0, 1 / 60.0, 0.1, 0.1):
@@ -100,7 +100,7 @@ def test_the_window_does_not_jump_when_the_gains_change(window: float, error: fl
 
 
 def test_profiled_keeps_the_contract_of_controllers() -> None:
-    controller = Profiled((designed("short", 0.0, 60.0), designed("long", 0.0, 10.0)))
+    controller = ProfileScheduled((designed("short", 0.0, 60.0), designed("long", 0.0, 10.0)))
     check_controller(controller, disturbances=(1.0, 0.017, 1.0, 10.0, 10.0, 400.0, 0.02))
 
 
@@ -108,20 +108,20 @@ def test_profiled_keeps_the_contract_of_controllers() -> None:
     ("profiles", "said"),
     [
         ((), "at least one"),
-        ((designed("a", 0.0, 60.0), designed("a", 0.0, 10.0)), "a name of its own"),
-        ((designed("a", 0.0, 60.0), designed("b", 0.0, 55.0)), "cannot be told apart"),
+        ((designed("a", 0.0, 60.0), designed("a", 0.0, 10.0)), "with different names"),
+        ((designed("a", 0.0, 60.0), designed("b", 0.0, 55.0)), "cannot be distinguished"),
     ],
 )
 def test_profiles_that_cannot_be(profiles: tuple[Profile, ...], said: str) -> None:
     with pytest.raises(InvalidValue, match=said):
-        Profiled(profiles)
-    with pytest.raises(InvalidValue, match="b above 0"):
+        ProfileScheduled(profiles)
+    with pytest.raises(InvalidValue, match="b > 0"):
         Profile("x", 0.5, -1.0, 0.0, 0.1)
 
 
 def test_a_live_consumer_recognises_slow_messages(rabbitmq: RabbitMqNode) -> None:
     """Messages of 5 ms, then messages of 60 ms, behind 6.7 ms of network in each direction."""
-    controller = Profiled((designed("quick", 0.0, 1 / 0.02), designed("slow", 0.0, 1 / 0.08)))
+    controller = ProfileScheduled((designed("quick", 0.0, 1 / 0.02), designed("slow", 0.0, 1 / 0.08)))
 
     async def handle(message: Message) -> None:
         await asyncio.sleep(0.06 if message.body == b"slow" else 0.005)

@@ -22,7 +22,8 @@ from typing import Any, overload
 from flyball.consumer.external.kafka_consumer import KafkaConsumer, KafkaMessage, M, RegulatedConsumer
 from flyball.consumer.external.pika_channel import OnMessage, PikaChannel, RegulatedChannel
 from flyball.consumer.external.regulated import RegulatedStats
-from flyball.consumer.policy import Goal, Regulator
+from flyball.consumer.policy.controller import ControllerOption
+from flyball.consumer.policy.goals import Goal
 from flyball.errors import InvalidValue
 
 __all__ = [
@@ -42,7 +43,7 @@ def regulate(
     client: PikaChannel,
     *,
     goal: str | Goal,
-    controller: Regulator = None,
+    controller: ControllerOption = None,
     max_window: int = 64,
     period_s: float = 1.0,
 ) -> RegulatedChannel: ...
@@ -51,7 +52,7 @@ def regulate(
     client: KafkaConsumer[M],
     *,
     goal: str | Goal,
-    controller: Regulator = None,
+    controller: ControllerOption = None,
     max_window: int = 64,
     period_s: float = 1.0,
 ) -> RegulatedConsumer[M]: ...
@@ -59,7 +60,7 @@ def regulate(
     client: Any,
     *,
     goal: str | Goal,
-    controller: Regulator = None,
+    controller: ControllerOption = None,
     max_window: int = 64,
     period_s: float = 1.0,
 ) -> RegulatedChannel | RegulatedConsumer[Any]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from flyball.consumer.external.regulated import Regulated
-from flyball.consumer.policy import DITHER_S, Goal, Regulator
-from flyball.consumer.policy.unfinished import Position, covered, is_forgetful
+from flyball.consumer.policy.controller import DITHER_S, ControllerOption
+from flyball.consumer.policy.goals import Goal
+from flyball.consumer.policy.unfinished import Position, lacks_done_calls, positions_before
 
 log = logging.getLogger("flyball.consumer")
 
@@ -54,13 +55,13 @@ class RegulatedConsumer(Regulated, Generic[M]):
         consumer: KafkaConsumer[M],
         *,
         goal: str | Goal,
-        controller: Regulator = None,
+        controller: ControllerOption = None,
         max_window: int = 64,
         period_s: float = 1.0,
     ) -> None:
         super().__init__(goal, controller, max_window, period_s)
         self._consumer = consumer
-        self._out: dict[Position, float] = {}
+        self._in_flight: dict[Position, float] = {}
         self._lacking = False
         self._full_since_s: float | None = None  # since when the window is full and nothing was done
         self._has_warned = False
@@ -70,7 +71,7 @@ class RegulatedConsumer(Regulated, Generic[M]):
 
     @property
     def in_flight(self) -> int:
-        return len(self._out)
+        return len(self._in_flight)
 
     def poll(self, timeout: float = -1.0) -> M | None:
         """The next message, or None after `timeout` seconds (-1: wait for ever)."""
@@ -82,54 +83,54 @@ class RegulatedConsumer(Regulated, Generic[M]):
         deadline = None if timeout < 0 else time.monotonic() + timeout
         while True:
             self._advance(full=not self._lacking)
-            room = min(num_messages, self._whole_window - len(self._out))
+            free = min(num_messages, self._whole_window - len(self._in_flight))
             left_s = DITHER_S if deadline is None else min(DITHER_S, max(0.0, deadline - time.monotonic()))
-            if room > 0 and not self._loop.wait_s:
-                got = self._consumer.consume(room, left_s)
-                self._lacking = len(got) < room
+            if free > 0 and not self._loop.wait_s:
+                got = self._consumer.consume(free, left_s)
+                self._lacking = len(got) < free
                 if got:
-                    self._hand(got)
+                    self._count(got)
                     return list(got)
             else:
                 self._lacking = False
-                if room <= 0:
-                    self._watch()
+                if free <= 0:
+                    self._check_progress()
                 time.sleep(min(_POLL_S, left_s))
             if deadline is not None and time.monotonic() >= deadline:
                 return []
 
-    def _hand(self, messages: list[M]) -> None:
+    def _count(self, messages: list[M]) -> None:
         now_s = time.monotonic()
         for message in messages:
             if message.error() is None:
-                self._out[message.topic(), message.partition(), message.offset()] = now_s
+                self._in_flight[message.topic(), message.partition(), message.offset()] = now_s
                 self._count_handed()
 
     @property
     def status(self) -> str:
-        return self._forgets or super().status
+        return self._missing_done or super().status
 
     @property
-    def _forgets(self) -> str:
-        """A sentence where the program seems to forget to call `done`; else empty."""
+    def _missing_done(self) -> str:
+        """A warning where the program seems not to call `done`; else empty."""
         full_s = 0.0 if self._full_since_s is None else time.monotonic() - self._full_since_s
-        if not is_forgetful(full_s, self._loop.residence_s):
+        if not lacks_done_calls(full_s, self._loop.residence_s):
             return ""
         return (
-            f"the window is full ({len(self._out)} in flight) and no message was done for {full_s:.0f} s: call "
-            "consumer.done(message) when a message was handled, or commit it; no other message comes until then"
+            f"the window is full ({len(self._in_flight)} in flight) and no message was done for {full_s:.0f} s: "
+            "call consumer.done(message) when a message was handled, or commit it; no more messages come before"
         )
 
-    def _watch(self) -> None:
-        """The window is full: warn, once, a program that never frees it."""
+    def _check_progress(self) -> None:
+        """Warn once if the window is full and the program never frees it."""
         if self._full_since_s is None:
             self._full_since_s = time.monotonic()
-        elif not self._has_warned and (words := self._forgets):
+        elif not self._has_warned and (warning := self._missing_done):
             self._has_warned = True
-            log.warning("%s", words)
+            log.warning("%s", warning)
 
     def done(self, message: KafkaMessage) -> None:
-        """This message was handled: its slot in the window is free. Commit as before."""
+        """Report that a message was handled: its slot in the window is free. Commit as before."""
         self._finish([(message.topic(), message.partition(), message.offset())])
 
     def commit(
@@ -152,17 +153,17 @@ class RegulatedConsumer(Regulated, Generic[M]):
 
     def _finish_covered(self, message: KafkaMessage | None, offsets: Sequence[Any] | None) -> None:
         if message is not None and (offset := message.offset()) is not None:
-            self._finish(covered(self._out, message.topic(), message.partition(), offset + 1))
+            self._finish(positions_before(self._in_flight, message.topic(), message.partition(), offset + 1))
         for each in offsets or ():
-            self._finish(covered(self._out, each.topic, each.partition, each.offset))
+            self._finish(positions_before(self._in_flight, each.topic, each.partition, each.offset))
 
     def _finish(self, positions: list[Position]) -> None:
         now_s = time.monotonic()
         for position in positions:
-            began_s = self._out.pop(position, None)
+            began_s = self._in_flight.pop(position, None)
             if began_s is not None:
                 self._full_since_s = None
-                self._loop.metrics.finished(now_s - began_s, None)
+                self._loop.metrics.add_finished(now_s - began_s, None)
 
 
 def _named(message: KafkaMessage | None, offsets: Sequence[Any] | None) -> dict[str, Any]:

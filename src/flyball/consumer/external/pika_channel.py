@@ -1,4 +1,4 @@
-"""A pika channel that holds a goal: deliveries wait in the client until the window has room."""
+"""A pika channel that holds a goal: deliveries wait in the client until the window has a free slot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 from flyball.brokers.core.round_trip import RoundTrip
 from flyball.consumer.external.regulated import Regulated
-from flyball.consumer.policy import DITHER_S, Goal, Regulator, lacks_messages
+from flyball.consumer.policy.controller import DITHER_S, ControllerOption
+from flyball.consumer.policy.goals import Goal, lacks_messages
 from flyball.errors import InvalidValue
 
 _Method: TypeAlias = Callable[..., Any]
@@ -47,7 +48,7 @@ class RegulatedChannel(Regulated):
         channel: PikaChannel,
         *,
         goal: str | Goal,
-        controller: Regulator = None,
+        controller: ControllerOption = None,
         max_window: int = 64,
         period_s: float = 1.0,
     ) -> None:
@@ -55,12 +56,12 @@ class RegulatedChannel(Regulated):
         self._channel: Any = channel
         self._prefetch = max_window
         self._parked: deque[tuple[Any, Any, bytes]] = deque()
-        self._out: dict[int, float] = {}
+        self._in_flight: dict[int, float] = {}
         self._trip = RoundTrip()
         self._callback: OnMessage | None = None
-        self._releasing = False
+        self._is_releasing = False
         self._has_timer = False
-        self._idle_since_s: float | None = None  # since when there is room and nothing to hand over
+        self._idle_since_s: float | None = None  # since when a slot is free and there is nothing to hand over
         self._lacking = False
 
     def __getattr__(self, name: str) -> Any:
@@ -68,7 +69,7 @@ class RegulatedChannel(Regulated):
 
     @property
     def in_flight(self) -> int:
-        return len(self._out)
+        return len(self._in_flight)
 
     def basic_qos(self, *arguments: Any, **named: Any) -> None:
         raise InvalidValue(
@@ -82,16 +83,16 @@ class RegulatedChannel(Regulated):
         """Begin to consume, as pika's; returns the consumer tag."""
         if auto_ack:
             raise InvalidValue(
-                f"automatic acks and the goal {self.goal} do not go together: the broker counts a "
-                "message as done when it has sent it, so a window means nothing; acknowledge after handling"
+                f"auto_ack excludes goal {self.goal}: the broker counts a message as done when it has sent it, so "
+                "a window means nothing; acknowledge after handling"
             )
         if self._callback is not None:
             raise InvalidValue("this regulated channel has a consumer already; use a channel for each")
         self._callback = on_message_callback
         self._channel.basic_qos(prefetch_count=self._prefetch)
-        tag: str = self._channel.basic_consume(queue, self._delivered, **options)
+        tag: str = self._channel.basic_consume(queue, self._on_delivery, **options)
         if not self._has_timer:
-            self._again()
+            self._on_timer()
         return tag
 
     def consume(self, *_: Any, **__: Any) -> NoReturn:
@@ -108,7 +109,7 @@ class RegulatedChannel(Regulated):
 
     def basic_cancel(self, *arguments: Any, **named: Any) -> Any:
         answer = self._channel.basic_cancel(*arguments, **named)
-        self._give_back()
+        self._return_parked()
         return answer
 
     def start_consuming(self) -> None:
@@ -116,9 +117,9 @@ class RegulatedChannel(Regulated):
 
     def stop_consuming(self, *arguments: Any, **named: Any) -> None:
         self._channel.stop_consuming(*arguments, **named)
-        self._give_back()
+        self._return_parked()
 
-    def _give_back(self) -> None:
+    def _return_parked(self) -> None:
         """The consumer has ended: what was not handed over goes back to the queue, as pika itself does."""
         self._callback = None
         while self._parked:
@@ -145,21 +146,21 @@ class RegulatedChannel(Regulated):
                 "yet; name the last one that was"
             )
         now_s = time.monotonic()
-        tags = [one for one in self._out if one <= tag or tag == 0] if multiple else [tag]
-        for one in tags:
-            began_s = self._out.pop(one, None)
+        tags = [sent for sent in self._in_flight if sent <= tag or tag == 0] if multiple else [tag]
+        for settled in tags:
+            began_s = self._in_flight.pop(settled, None)
             if began_s is not None:
                 self._trip.settled(1, now_s)
-                self._loop.metrics.finished(now_s - began_s, None)
+                self._loop.metrics.add_finished(now_s - began_s, None)
         self._step()
 
     @property
     def _occupied(self) -> int:
-        out = len(self._out)
+        out = len(self._in_flight)
         most = max(0, self._prefetch - out - len(self._parked))
         return out + self._trip.open(time.monotonic(), most)
 
-    def _delivered(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
+    def _on_delivery(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
         now_s = time.monotonic()
         waiting_s = None if self._idle_since_s is None else now_s - self._idle_since_s
         self._lacking = lacks_messages(waiting_s, self._occupied, max(1, self._whole_window))
@@ -169,30 +170,30 @@ class RegulatedChannel(Regulated):
         self._release()
 
     def _release(self) -> None:
-        """Hand over what the window allows; not from within a callback, for that is under way already."""
-        if self._releasing or self._callback is None:
+        """Hand over what the window allows; not from within a callback, which this method called."""
+        if self._is_releasing or self._callback is None:
             return
-        self._releasing = True
+        self._is_releasing = True
         try:
             while self._parked and self._occupied < self._whole_window and not self._loop.wait_s:
                 method, properties, body = self._parked.popleft()
-                self._out[method.delivery_tag] = time.monotonic()
+                self._in_flight[method.delivery_tag] = time.monotonic()
                 self._count_handed()
                 self._callback(self, method, properties, body)
         finally:
-            self._releasing = False
+            self._is_releasing = False
         self._idle_since_s = time.monotonic() if self._is_idle else None
 
     @property
     def _is_idle(self) -> bool:
-        """There is room and nothing to hand over. Messages also arrive while the window is closed."""
+        """Whether a slot is free and nothing is parked. Messages also arrive while the window is closed."""
         return not self._parked and self._occupied < max(1, self._whole_window)
 
     def _step(self) -> None:
         """Let the loop sample and decide if it is due; by the clock, so it may be called at any event."""
         self._advance(full=not self._lacking, round_trip_s=self._trip.mean_s or 0.0)
 
-    def _again(self) -> None:
+    def _on_timer(self) -> None:
         self._has_timer = self._channel.is_open and self._callback is not None
         if not self._has_timer:
             return
@@ -201,7 +202,7 @@ class RegulatedChannel(Regulated):
         self._release()
         connection = self._channel.connection
         later = getattr(connection, "call_later", None) or connection.ioloop.call_later
-        later(DITHER_S / 10 if self._parked else DITHER_S, self._again)
+        later(DITHER_S / 10 if self._parked else DITHER_S, self._on_timer)
 
 
 OnMessage: TypeAlias = Callable[[RegulatedChannel, Any, Any, bytes], object]

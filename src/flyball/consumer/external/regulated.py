@@ -1,4 +1,4 @@
-"""What a program sees of a client that holds a goal, whichever client it is."""
+"""The goal, the window and the steps of a client with a goal, whichever client it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from flyball.consumer.policy import DITHER_S, FIRST_WINDOW, Goal, Regulator, parse_goal
+from flyball.consumer.policy.controller import DITHER_S, FIRST_WINDOW, ControllerOption
+from flyball.consumer.policy.goals import Goal, parse_goal
 from flyball.consumer.window_loop import WindowLoop
 from flyball.control.record import LoopRecord
 from flyball.errors import InvalidValue
@@ -19,7 +20,7 @@ _MOST_STEPS = 10_000
 class RegulatedStats:
     """Counts since the start, and what the last step measured (None: nothing yet).
 
-    `handed` messages were given to the program, `done` of them are done. `window` is how many may be in flight;
+    `handed` messages were handed to the program, `done` of them are done. `window` is how many may be in flight;
     where that is less than one, messages are handed over at `pace_per_s` instead.
     """
 
@@ -33,11 +34,11 @@ class RegulatedStats:
 
 
 class Regulated:
-    """What both kinds of clients have in common: the goal, and its loop, which is driven by whatever happens."""
+    """What both kinds of clients have in common: the goal, and its loop, which any event of the client drives."""
 
-    def __init__(self, goal: str | Goal, controller: Regulator, max_window: int, period_s: float) -> None:
+    def __init__(self, goal: str | Goal, controller: ControllerOption, max_window: int, period_s: float) -> None:
         if max_window < 1:
-            raise InvalidValue(f"max_window is a number of messages from 1, got {max_window}")
+            raise InvalidValue(f"max_window must be >= 1, got {max_window}")
         self._loop = WindowLoop(
             "regulated",
             parse_goal(goal),
@@ -50,21 +51,21 @@ class Regulated:
         )
         self._steps: deque[LoopRecord] = deque(maxlen=_MOST_STEPS)
         self._whole_window = 1
-        self._ticked_s = self._sampled_s = time.monotonic()
-        self._loop.metrics.sample(self._sampled_s, None)
+        self._last_tick_s = self._last_sample_s = time.monotonic()
+        self._loop.metrics.sample(self._last_sample_s, None)
 
     def _advance(self, *, full: bool, round_trip_s: float = 0.0) -> None:
         """Do what is due by now: measure, sample, set the next whole window. May be called at any event.
 
-        `full`: the window was used up, no message was lacking.
+        `full`: no message was lacking.
         """
         now_s = time.monotonic()
-        if now_s - self._ticked_s < DITHER_S:
+        if now_s - self._last_tick_s < DITHER_S:
             return
-        self._ticked_s = now_s
+        self._last_tick_s = now_s
         self._loop.metrics.tick(full=full, round_trip_s=round_trip_s)
-        if now_s - self._sampled_s >= self._loop.loop.period_s:
-            self._sampled_s = now_s
+        if now_s - self._last_sample_s >= self._loop.loop.period_s:
+            self._last_sample_s = now_s
             self._steps.append(self._loop.sample())
         self._whole_window = self._loop.next_window()
 
@@ -74,7 +75,7 @@ class Regulated:
 
     @property
     def goal(self) -> Goal:
-        """What is held. It may be changed while the program runs."""
+        """The goal. It may be changed while the program runs."""
         return self._loop.goal
 
     @goal.setter
@@ -98,15 +99,15 @@ class Regulated:
 
     @property
     def stats(self) -> RegulatedStats:
-        loop, seen = self._loop, self._loop.seen
+        loop, measurement = self._loop, self._loop.measurement
         return RegulatedStats(
             loop.metrics.handed,
             loop.metrics.done,
             self.in_flight,
             loop.window,
             loop.pace_per_s,
-            None if seen is None else seen.rate_per_s,
-            None if seen is None else seen.residence_s,
+            None if measurement is None else measurement.rate_per_s,
+            None if measurement is None else measurement.residence_s,
         )
 
     def steps(self) -> list[LoopRecord]:

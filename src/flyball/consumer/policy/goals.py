@@ -1,13 +1,13 @@
-"""What a consumer is to hold, and the target that follows from it at each sample.
+"""What a consumer is to hold, and the set point that follows from it at each sample.
 
-Four goals: a rate; the capacity of the handlers (arrival kept at what they can take); a latency (95 % of messages
-waited and were handled within so many seconds); a drain (whatever waits is gone within so many seconds). Where
-the goal is not itself a number that a loop can follow, `aim` computes that number from what was seen: the drain
-becomes the rate
+Four goals: a rate; the capacity of the handlers (arrival stays at what they can take); a latency (95 % of
+messages waited and were handled within so many seconds); a drain (the queue is empty within so many seconds).
+Where the goal is not itself a number that a loop can follow, `compute_target` computes that number from the
+measurement: the drain becomes the rate
 
-    target = publish rate + depth / time left
+    set point = publish rate + depth / time left
 
-which is a feed-forward from the queue's depth and from its publishers (`published_per_s`).
+which is a feed-forward from the queue's depth and from its publishers (`estimate_publish_rate`).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from flyball.control.step import Sample
 from flyball.errors import InvalidValue
 
 _KEEP_PUBLISH = 0.5  # part of the old estimate of the publish rate that stays: depth is read once a second
-_PEAK = 1.2  # growth of the publish rate within a second that is no chance: believed at once
+_PEAK = 1.2  # growth of the publish rate within a second that is no chance: the estimate takes it over at once
 _FULL = 0.8  # share of the time in which the window is used up, from which it counts as full
-_LACKING_S = 0.005  # waiting for messages longer than this with room in the window means that there are none
-_PLENTY = 20.0  # messages that wait at the broker and leave no doubt that a wider window brings more
-_KEEP_UP = 1.2  # with nothing waiting, a drain goal follows the publishers with this much to spare
+_LACKING_S = 0.005  # waiting for messages longer than this with free slots in the window means that there are none
+_PLENTY = 20.0  # messages that wait at the broker, from which a wider window is sure to bring more
+_KEEP_UP = 1.2  # with an empty queue, a drain goal follows the publishers with this much to spare
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many messages a second are handed to the handlers."""
+    """`per_s` messages a second are handed to the handlers."""
 
     per_s: float
 
@@ -45,13 +45,13 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Arrival is kept at what the handlers can take; `headroom` is the part of the window that may queue."""
+    """Arrival stays at what the handlers can take; `headroom` is the part of the window that may queue."""
 
     headroom: float = 0.25
 
     def __post_init__(self) -> None:
         if not 0.0 < self.headroom <= 2.0:
-            raise InvalidValue(f"the headroom of a capacity goal is above 0 and at most 2, got {self.headroom}")
+            raise InvalidValue(f"the headroom of a capacity goal must be > 0 and <= 2, got {self.headroom}")
 
     def __str__(self) -> str:
         return "capacity"
@@ -72,7 +72,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class DrainBy:
-    """Whatever waits in the queue is gone within `seconds`; after that, the queue is kept empty."""
+    """The queue is empty within `seconds`, and stays empty after that."""
 
     seconds: float
 
@@ -88,19 +88,19 @@ _FORMS = "rate=400, capacity, latency=0.5 or drain-by=60"
 
 
 def parse_goal(text: str | Goal) -> Goal:
-    """A goal as users write it.
+    """Parse a goal as users write it.
 
     >>> parse_goal("rate=400"), parse_goal("capacity"), parse_goal("latency=0.5"), parse_goal("drain-by=60")
     (Rate(per_s=400.0), Capacity(headroom=0.25), Latency(p95_s=0.5), DrainBy(seconds=60.0))
     >>> parse_goal("rate")
     Traceback (most recent call last):
         ...
-    flyball.errors.InvalidValue: a goal is one of rate=400, capacity, latency=0.5 or drain-by=60, got 'rate'
+    flyball.errors.InvalidValue: goal must be one of rate=400, capacity, latency=0.5 or drain-by=60, got 'rate'
     """
     if not isinstance(text, str):
         if isinstance(text, Rate | Capacity | Latency | DrainBy):
             return text
-        raise InvalidValue(f"a goal is one of {_FORMS}, or an object such as flyball.Rate(400), got {text!r}")
+        raise InvalidValue(f"goal must be one of {_FORMS}, or an object such as flyball.Rate(400), got {text!r}")
     name, equals, value = text.strip().replace("_", "-").partition("=")
     if name == "capacity" and not equals:
         return Capacity()
@@ -111,23 +111,23 @@ def parse_goal(text: str | Goal) -> Goal:
         "capacity": Capacity,
     }
     if name not in kinds or not equals:
-        raise InvalidValue(f"a goal is one of {_FORMS}, got {text!r}")
+        raise InvalidValue(f"goal must be one of {_FORMS}, got {text!r}")
     try:
         number = float(value.strip().removesuffix("/s").removesuffix("s"))
     except ValueError:
-        raise InvalidValue(f"the goal {name}=… takes a number, got {value!r}; for example {_FORMS}") from None
+        raise InvalidValue(f"goal {name}=… must have a number, got {value!r}; for example {_FORMS}") from None
     return kinds[name](number)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What was seen of one sample. None: nothing could be seen of it.
+class ConsumerMeasurement:
+    """What was measured in one sample period; None: not known.
 
-    `rate_per_s` counts messages handed to handlers, `done_per_s` those that were finished. `residence_s` is what
-    a message costs a place of the window in time, until the next one is there, `handling_p95_s` how long 95 % of
-    the handlers took at most, `latency_p95_s` wait and handling together. `used` is the share of the time in which
-    the window was full: below it, the queue had no more. `publish_per_s` is what publishers sent between the last
-    two looks at the queue, None where there was no new look.
+    `rate_per_s` counts messages handed to handlers, `done_per_s` those that were finished. `residence_s` is for
+    how long a message occupies a slot of the window, until the next one is there, `handling_p95_s` how long 95 %
+    of the handlers took at most, `latency_p95_s` wait and handling together. `used` is the share of the time in
+    which the window was full; for the rest of it, the queue had no more. `publish_per_s` is what publishers sent
+    between the last two readings of the depth, None where there was no new one.
     """
 
     time_s: float
@@ -143,7 +143,7 @@ class Seen:
 
 
 def lacks_messages(waiting_s: float | None, occupied: int, window: int) -> bool:
-    """Whether there are none to be had: the receiver has been asked for so long (None: it is not being asked).
+    """Whether the queue has none: the receiver has been asked for `waiting_s` (None: it is not being asked).
 
     >>> lacks_messages(0.02, occupied=3, window=5), lacks_messages(0.02, 5, 5), lacks_messages(0.002, 3, 5)
     (True, False, False)
@@ -154,8 +154,8 @@ def lacks_messages(waiting_s: float | None, occupied: int, window: int) -> bool:
 def used_share(full_ticks: int, ticks: int, beyond: float | None) -> float:
     """The share of a sample in which the window was full, that is, in which no message was lacking.
 
-    `beyond` messages waited where only a wider window could bring them (None: not known). It decides, where it
-    leaves no doubt: with nothing there no window could have brought more, and of plenty a wider one brings more.
+    `beyond` messages waited where only a wider window could bring them (None: not known). It decides in the two
+    clear cases: with none there no window could have brought more, and of plenty a wider one brings more.
 
     >>> used_share(10, 20, None), used_share(10, 20, beyond=0.0), used_share(10, 20, beyond=500.0)
     (0.5, 0.0, 1.0)
@@ -165,32 +165,33 @@ def used_share(full_ticks: int, ticks: int, beyond: float | None) -> float:
     return full_ticks / ticks if ticks else 1.0
 
 
-def residence_of(tick_means_s: Sequence[float]) -> float | None:
+def median_residence(tick_means_s: Sequence[float]) -> float | None:
     """The residence time of a sample: the median over its ticks (50 ms) of the mean over the tick's messages.
 
     A mean is what Little's law needs, also where some messages take ten times longer; but a moment in which the
-    whole process stands still (garbage collection, a busy machine) would spoil it, and that falls into a few
-    ticks only.
+    whole process stops (garbage collection, a busy machine) would distort it, and that falls into a few ticks
+    only.
 
-    >>> residence_of([0.010, 0.011, 0.300, 0.010, 0.011])
+    >>> median_residence([0.010, 0.011, 0.300, 0.010, 0.011])
     0.011
     """
     return median(tick_means_s) if tick_means_s else None
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How many waited at a moment, and how many had been handed to handlers by then."""
+class DepthReading:
+    """How many messages waited at a moment, and how many had been handed to handlers by then."""
 
     time_s: float
     depth: float
     handed: int
 
 
-def published_per_s(before: Look, now: Look) -> float | None:
-    """The publishers' rate between two looks at the queue: what was handed over, and what waits more than before.
+def estimate_publish_rate(before: DepthReading, now: DepthReading) -> float | None:
+    """Estimate the publishers' rate between two readings: what was handed over, and the growth of the depth.
 
-    >>> published_per_s(Look(0.0, depth=6000.0, handed=0), Look(2.0, depth=5900.0, handed=200))
+    >>> before, now = DepthReading(0.0, depth=6000.0, handed=0), DepthReading(2.0, depth=5900.0, handed=200)
+    >>> estimate_publish_rate(before, now)
     50.0
     """
     if now.time_s <= before.time_s:
@@ -199,7 +200,7 @@ def published_per_s(before: Look, now: Look) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class AimState:
+class TargetState:
     publish_per_s: float | None = None
     deadline_s: float | None = None
 
@@ -207,12 +208,12 @@ class AimState:
 class ConsumerDisturbances(NamedTuple):
     """What a consumer's loop measures beside the rate, as `Sample.disturbances`; None: not known.
 
-    A controller of the catalogue takes them by their number: 0, `window`, for feed-forward, or `RESIDENCE_S` for a
+    A controller of the catalogue reads them by their index: 0, `window`, for feed-forward, or `RESIDENCE_S` for a
     schedule of gains.
     """
 
     window: float | None = None
-    """What the goal needs by Little's law: set point × residence time."""
+    """The window that the goal needs by Little's law: set point × residence time."""
     residence_s: float | None = None
     used: float | None = None
     depth: float | None = None
@@ -223,7 +224,7 @@ class ConsumerDisturbances(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether the window was used up, so that the rate says something about it."""
+        """Whether the window was full, so that the rate says something about it."""
         return self.used is None or self.used >= _FULL
 
 
@@ -247,58 +248,61 @@ def _finite(value: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the loop is told: where to go, where it is, and what else was measured."""
+    """The set point, the measurement and the disturbances of one sample of the loop."""
 
     setpoint: float
     measurement: float | None
     disturbances: ConsumerDisturbances
 
 
-def aim(goal: Goal, state: AimState, seen: Seen) -> tuple[AimState, Target]:
-    """The target of this sample.
+def compute_target(goal: Goal, state: TargetState, measurement: ConsumerMeasurement) -> tuple[TargetState, Target]:
+    """Compute the target of this sample.
 
-    >>> state, target = aim(DrainBy(60.0), AimState(), Seen(0.0, 1.0, rate_per_s=100.0, depth=6000.0))
+    >>> first = ConsumerMeasurement(0.0, 1.0, rate_per_s=100.0, depth=6000.0)
+    >>> state, target = compute_target(DrainBy(60.0), TargetState(), first)
     >>> target.setpoint  # nothing is known of the publishers yet: 6000 in 60 s
     100.0
-    >>> state, target = aim(DrainBy(60.0), state, Seen(1.0, 1.0, 100.0, depth=5950.0, publish_per_s=50.0))
+    >>> second = ConsumerMeasurement(1.0, 1.0, rate_per_s=100.0, depth=5950.0, publish_per_s=50.0)
+    >>> state, target = compute_target(DrainBy(60.0), state, second)
     >>> round(target.setpoint, 1)  # 50/s are published; 5950 in 59 s
     150.8
     """
-    publish = state.publish_per_s
-    if seen.publish_per_s is not None:
-        peak = publish is not None and seen.publish_per_s > _PEAK * publish
-        publish = seen.publish_per_s if peak else ewma(publish, seen.publish_per_s, _KEEP_PUBLISH)
+    publish, rate, residence = state.publish_per_s, measurement.rate_per_s, measurement.residence_s
+    if measurement.publish_per_s is not None:
+        peak = publish is not None and measurement.publish_per_s > _PEAK * publish
+        publish = measurement.publish_per_s if peak else ewma(publish, measurement.publish_per_s, _KEEP_PUBLISH)
     deadline = state.deadline_s
-    setpoint, measurement = 0.0, seen.rate_per_s
     if isinstance(goal, Rate):
         setpoint = goal.per_s
     elif isinstance(goal, Latency):
-        setpoint, measurement = goal.p95_s, seen.latency_p95_s
+        setpoint = goal.p95_s
     elif isinstance(goal, Capacity):
-        setpoint = seen.rate_per_s or 0.0  # the law needs no set point: what is measured is what is taken
+        setpoint = rate or 0.0  # the controller needs none: the rate that the handlers reach is the goal
     else:
-        waiting = seen.depth or 0.0
+        waiting = measurement.depth or 0.0
         if waiting < 1.0:
             deadline = None
-            setpoint = max(1.0, _KEEP_UP * (publish or seen.rate_per_s or 0.0))
+            setpoint = max(1.0, _KEEP_UP * (publish or rate or 0.0))
         else:
-            deadline = seen.time_s + goal.seconds if deadline is None else deadline
-            setpoint = (publish or 0.0) + waiting / max(deadline - seen.time_s, seen.dt_s)
-    residence = seen.residence_s
-    by_law = None if residence is None or isinstance(goal, Latency) else setpoint * residence
+            deadline = measurement.time_s + goal.seconds if deadline is None else deadline
+            setpoint = (publish or 0.0) + waiting / max(deadline - measurement.time_s, measurement.dt_s)
     values = (
-        by_law,
+        None if residence is None or isinstance(goal, Latency) else setpoint * residence,
         residence,
-        seen.used,
-        seen.depth,
+        measurement.used,
+        measurement.depth,
         publish,
-        seen.rate_per_s,
-        seen.handling_p95_s,
-        seen.done_per_s,
+        rate,
+        measurement.handling_p95_s,
+        measurement.done_per_s,
     )
-    return AimState(publish, deadline), Target(setpoint, measurement, ConsumerDisturbances(*map(_finite, values)))
+    return TargetState(publish, deadline), Target(
+        setpoint,
+        measurement.latency_p95_s if isinstance(goal, Latency) else rate,
+        ConsumerDisturbances(*map(_finite, values)),
+    )
 
 
 def _positive(name: str, value: float, unit: str) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise InvalidValue(f"the goal {name} is a number of {unit} above 0, got {value!r}")
+        raise InvalidValue(f"goal {name} must be > 0 {unit}, got {value!r}")

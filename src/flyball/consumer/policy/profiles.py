@@ -3,9 +3,9 @@
 A workload profile is a time of day, a kind of message, a handler's branch: something in which the consumer is a
 plant of its own, y(k+1) = a·y(k) + b·u(k), with gains designed for it. Below the handlers' capacity the steady
 gain b / (1 − a) is one over the residence time of a message (Little's law). The residence time is measured at
-every sample; so the profile at work is the one whose gain it is nearest to, on a logarithmic scale, and nobody
-has to say which it is. The gains then change without a jump of the window (`gain_scheduled`). Size and kind of the
-messages need no sensor of their own: what they change of the plant is the residence time.
+every sample; so the current profile is the one whose gain it is nearest to, on a logarithmic scale, and the
+user need not name it. The gains then change without a jump of the window (`gain_scheduled`). Size and kind of the
+messages need no sensor of their own: they change the plant through the residence time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Profile:
         check_finite(self, "a", "b", "kp", "ki")
         if not self.a < 1.0 or not self.b > 0.0:
             raise InvalidValue(
-                f"the model of profile {self.name!r} has a below 1 and b above 0, got {self.a:g} and {self.b:g}"
+                f"the model of profile {self.name!r} must have a < 1 and b > 0, got a={self.a:g}, b={self.b:g}"
             )
 
     @property
@@ -48,16 +48,16 @@ class Profile:
 
 
 @dataclass(frozen=True)
-class Profiled:
-    """PI whose gains are those of the profile at work.
+class ProfileScheduled:
+    """A PI controller with the gains of the current profile.
 
     >>> short = Profile("short", a=0.0, b=60.0, kp=0.0, ki=0.006)
     >>> long = Profile("long", a=0.0, b=10.0, kp=0.0, ki=0.036)
-    >>> controller = Profiled((short, long))
+    >>> controller = ProfileScheduled((short, long))
     >>> state, command = controller.initial(5.0), 5.0
     >>> for residence_s in (0.017, 0.018, 0.09):
-    ...     seen = (math.nan, residence_s)
-    ...     state, action = controller.step(state, Sample(1.0, 1.0, 400.0, 390.0, command, seen))
+    ...     disturbances = (math.nan, residence_s)
+    ...     state, action = controller.step(state, Sample(1.0, 1.0, 400.0, 390.0, command, disturbances))
     ...     command = action.command
     ...     print(round(command, 2), action.reason)
     5.06 profile short
@@ -70,11 +70,11 @@ class Profiled:
     def __post_init__(self) -> None:
         names = [profile.name for profile in self.profiles]
         if not names or len(set(names)) < len(names):
-            raise InvalidValue(f"profiles are at least one, each with a name of its own, got {names}")
+            raise InvalidValue(f"profiles must be at least one, with different names, got {names}")
         for faster, slower in pairwise(self._sorted):
             if slower.residence_s < _LEAST_APART * faster.residence_s:
                 raise InvalidValue(
-                    f"the profiles {faster.name!r} and {slower.name!r} cannot be told apart: a message takes "
+                    f"the profiles {faster.name!r} and {slower.name!r} cannot be distinguished: a message takes "
                     f"{faster.residence_s:.3g} s and {slower.residence_s:.3g} s; keep one of them"
                 )
 
@@ -84,10 +84,10 @@ class Profiled:
 
     @cached_property
     def _schedule(self) -> GainScheduled:
-        known = self._sorted
-        borders = [0.0, *(math.sqrt(one.residence_s * two.residence_s) for one, two in pairwise(known))]
+        profiles = self._sorted
+        borders = [0.0, *(math.sqrt(a.residence_s * b.residence_s) for a, b in pairwise(profiles))]
         return GainScheduled(
-            regions=tuple(Region(border, one.kp, one.ki) for border, one in zip(borders, known, strict=True)),
+            regions=tuple(Region(border, p.kp, p.ki) for border, p in zip(borders, profiles, strict=True)),
             by="disturbance",
             index=RESIDENCE_S,
             hysteresis=_HYSTERESIS * min(borders[1:], default=0.0),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from flyball.consumer.policy import RESIDENCE_S, Seen
+from flyball.consumer.policy.goals import RESIDENCE_S, ConsumerMeasurement
 from flyball.control.controllers.gain_scheduled import GainScheduled, Region
 from flyball.control.step import Controller
 from flyball.lab.experiment import ExperimentContext, Picture, Report, Table
@@ -58,7 +58,7 @@ class Case:
     name: str
     plant: ConsumerPlant
     figure: str
-    sensor: Callable[[int], Callable[[Seen], Seen]] | None = None
+    sensor: Callable[[int], Callable[[ConsumerMeasurement], ConsumerMeasurement]] | None = None
     late: int = 0
 
 

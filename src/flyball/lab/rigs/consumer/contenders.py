@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flyball.consumer.policy import Regulator
+from flyball.consumer.policy.controller import ControllerOption
 from flyball.control.controllers.fixed import Fixed
 from flyball.control.controllers.p import P
 from flyball.control.controllers.pi import Pi
@@ -31,7 +31,7 @@ DEFAULT, PRINTED, FIXED = "our default", "printed PI", "best fixed window"
 @dataclass(frozen=True)
 class Contender:
     name: str
-    controller: Regulator = None
+    controller: ControllerOption = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

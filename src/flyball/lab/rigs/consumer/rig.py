@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from flyball.consumer.consumer import Consumer
-from flyball.consumer.policy import Goal, Regulator
+from flyball.consumer.policy.controller import ControllerOption
+from flyball.consumer.policy.goals import Goal
 from flyball.control.models import Array
 from flyball.control.record import LoopRecord
 from flyball.servers.ports import LOOPBACK
@@ -155,7 +156,7 @@ def run_live(
     goal: str | Goal,
     *,
     samples: int,
-    controller: Regulator = None,
+    controller: ControllerOption = None,
     during: Callable[[int, Consumer], Awaitable[None]] | None = None,
     handling_s: Callable[[int], float] | float = HANDLING_S,
     concurrency: int | None = None,
