@@ -25,17 +25,17 @@ _Receiver = memory._MemoryReceiver
 @pytest.fixture
 def slow_memory(monkeypatch: pytest.MonkeyPatch) -> Place:
     """The memory broker, asked as a database is: it takes 1 ms to write an acknowledgement and 2 ms to claim."""
-    take, acknowledge = _Receiver._take, _Receiver._acknowledge
+    fetch, acknowledge = _Receiver._fetch, _Receiver._acknowledge
 
-    async def slow_take(self: Any, limit: int) -> Sequence[Delivery]:
+    async def slow_fetch(self: Any, limit: int) -> Sequence[Delivery]:
         await asyncio.sleep(0.002)
-        return await take(self, limit)
+        return await fetch(self, limit)
 
     async def slow_acknowledge(self: Any, deliveries: Sequence[Delivery]) -> None:
         await asyncio.sleep(0.001)
         await acknowledge(self, deliveries)
 
-    monkeypatch.setattr(_Receiver, "_take", slow_take)
+    monkeypatch.setattr(_Receiver, "_fetch", slow_fetch)
     monkeypatch.setattr(_Receiver, "_acknowledge", slow_acknowledge)
     return Place(f"memory://{uuid.uuid4().hex}", fresh(), log=False)
 

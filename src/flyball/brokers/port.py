@@ -275,8 +275,8 @@ class NoSuchChannel(BrokerError, LookupError):
     """The queue or log does not exist."""
 
 
-def no_such_channel(kind: str, name: str | None, place: str) -> NoSuchChannel:
-    """The error for a `kind` ("queue", "log" or "queue or log") that does not exist at `place`.
+def no_such_channel(kind: str, name: str | None, where: str) -> NoSuchChannel:
+    """The error for a `kind` ("queue", "log" or "queue or log") that does not exist at `where`.
 
     >>> no_such_channel("log", "orders", "in events.db")
     NoSuchChannel("there is no log 'orders' in events.db: declare it first (broker.declare, or flyball publish
@@ -284,7 +284,7 @@ def no_such_channel(kind: str, name: str | None, place: str) -> NoSuchChannel:
     """
     option = "log" if kind == "log" else "queue"
     return NoSuchChannel(
-        f"there is no {kind} {name!r} {place}: declare it first "
+        f"there is no {kind} {name!r} {where}: declare it first "
         f"(broker.declare, or flyball publish --declare {option})"
     )
 

@@ -188,7 +188,7 @@ class _ConsumeRun:
         self.tally.add(len(deliveries), sum(len(delivery.message.body) for delivery in deliveries))
         for delivery in deliveries:
             self.redelivered += delivery.redelivered
-            self.duplicates += self._finished.seen(delivery.message.id, now_s)
+            self.duplicates += self._finished.contains(delivery.message.id, now_s)
             if delivery.message.event_time_s is not None:
                 self.tally.latency_s.add(max(0.0, wall_s - delivery.message.event_time_s))
         await self._receiver.ack(*deliveries)

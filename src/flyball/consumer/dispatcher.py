@@ -141,7 +141,7 @@ class Dispatcher:
         running = self._running.get(id)
         if running is not None:
             await asyncio.wait({running})
-        if (running is not None or delivery.redelivered) and self._finished.seen(id, time.monotonic()):
+        if (running is not None or delivery.redelivered) and self._finished.contains(id, time.monotonic()):
             return True
         if self._finished_store is not None:
             return bool(await asyncio.to_thread(self._finished_store.find, (id,)))

@@ -28,9 +28,9 @@ def test_agrees_with_looking_back_through_everything(
         order = list(dict.fromkeys(known for known, _ in reversed(history)))
         fresh = id in latest and now_s - latest[id] <= max_age_s
         if id in order[:max_ids] or id not in order[: max_ids + max_ids // 4]:
-            assert finished.seen(id, now_s) == (fresh and id in order[:max_ids])
+            assert finished.contains(id, now_s) == (fresh and id in order[:max_ids])
         else:  # in the slack: remembered or not, but never longer than its age allows
-            assert fresh or not finished.seen(id, now_s)
+            assert fresh or not finished.contains(id, now_s)
         assert len(finished) <= max_ids + max_ids // 4
         finished.add([id], now_s)
         history.append((id, now_s))
@@ -38,8 +38,8 @@ def test_agrees_with_looking_back_through_everything(
 
 def test_an_id_never_finished_is_not_seen() -> None:
     finished = FinishedIds()
-    assert not finished.seen("a", 0.0)
-    assert not finished.seen("a", 0.0)
+    assert not finished.contains("a", 0.0)
+    assert not finished.contains("a", 0.0)
 
 
 @pytest.mark.parametrize(("max_ids", "max_age_s"), [(-1, 1.0), (1, 0.0), (1, float("nan"))])

@@ -125,7 +125,7 @@ def test_a_connection_given_up_in_the_middle_of_a_batch_leaves_nothing_to_wait_f
                 assert failed
                 assert all(isinstance(error, Unconfirmed | Unreachable) for error in failed)
                 assert not sender._runs
-                assert sender._link.waiting == 0
+                assert sender._link.pending_answers == 0
                 assert all(result.ok for result in await sender.send_batch(_messages(1000)))
             await broker.delete("given-up")
 
@@ -159,7 +159,7 @@ def test_a_frozen_broker_is_noticed_by_the_missing_confirm(node: RabbitMqNode) -
 
 def test_a_receiver_finds_back_after_the_network_stalled(node: RabbitMqNode) -> None:
     async def scenario(proxy: FaultProxy) -> None:
-        url = _url(node).replace(str(node.ports.amqp), str(proxy.port)) + "heartbeat_s=600&silence_s=0.3"
+        url = _url(node).replace(str(node.ports.amqp), str(proxy.port)) + "heartbeat_s=600&answer_timeout_s=0.3"
         async with await connect(url) as broker:
             await broker.declare("stalled")
             receiver = await broker.receiver("stalled")
@@ -303,7 +303,7 @@ def test_tls_with_a_certificate_and_without(node: RabbitMqNode, tls_files: TlsFi
         (("/?", "/nowhere?"), LoginRefused, "virtual host 'nowhere'"),
         (("?x", "?queue_type=lazy"), InvalidValue, "classic or quorum"),
         (("?x", "?prefetch=1"), InvalidValue, "'prefetch'"),
-        (("?x", "?silence_s=soon"), InvalidValue, "silence_s"),
+        (("?x", "?answer_timeout_s=soon"), InvalidValue, "answer_timeout_s"),
         (("?x", "?management=nope"), InvalidValue, "management"),
         (("?x", "?dedup_ids=-1"), InvalidValue, "horizon"),
     ],

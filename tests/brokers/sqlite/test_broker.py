@@ -199,7 +199,7 @@ def test_a_full_disk_is_a_clear_error_and_accepted_messages_stay(path: Path) -> 
             (pages,) = db.execute("PRAGMA page_count").fetchone()
             db.execute(f"PRAGMA max_page_count={pages + 40}").fetchall()
 
-        await broker._session.note(no_more_pages)
+        await broker._session.write_relaxed(no_more_pages)
         for _ in range(100):
             results = await sender.send_batch([Message(bytes(20_000))])
             if not results[0].ok:
@@ -286,7 +286,9 @@ def test_a_log_forgets_what_is_too_old(path: Path) -> None:
     async def scenario(broker: SqliteBroker) -> None:
         await broker.declare("log", "log", retention_s=1000.0)
         await send(broker, "log", numbered(10))
-        await broker._session.note(lambda db: db.execute("UPDATE broker_batches SET stored_s = stored_s - 2000"))
+        await broker._session.write_relaxed(
+            lambda db: db.execute("UPDATE broker_batches SET stored_s = stored_s - 2000")
+        )
         await send(broker, "log", numbered(3))
         assert await broker.bounds("log", 0) == (10, 13)
         assert await broker.depth("log") == 3
@@ -338,9 +340,9 @@ def test_acknowledged_messages_leave_the_file(path: Path) -> None:
             tables = ("batches", "payloads", "waiting", "claimed")
             return tuple(db.execute(f"SELECT count(*) FROM broker_{table}").fetchone()[0] for table in tables)
 
-        assert (await broker._session.look(rows))[:3] == (1, 1, 0)
+        assert (await broker._session.read(rows))[:3] == (1, 1, 0)
         await group.ack(*got[1::2])
-        assert await broker._session.look(rows) == (0, 0, 0, 0)
+        assert await broker._session.read(rows) == (0, 0, 0, 0)
 
     run(path, scenario)
 
@@ -397,7 +399,7 @@ def test_relative_paths_belong_to_the_working_folder(tmp_path: Path, monkeypatch
 def test_durability_is_stated(path: Path) -> None:
     async def synchronous(broker: SqliteBroker) -> int:
         await broker.declare("jobs")
-        level: int = await broker._session.note(lambda db: db.execute("PRAGMA synchronous").fetchone()[0])
+        level: int = await broker._session.write_relaxed(lambda db: db.execute("PRAGMA synchronous").fetchone()[0])
         return level
 
     async def power(broker: SqliteBroker) -> None:

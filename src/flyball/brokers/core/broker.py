@@ -21,7 +21,7 @@ class BaseBroker(ABC, Generic[AnyReceiver]):
     def __init__(self) -> None:
         self._receivers: list[AnyReceiver] = []
 
-    def _opened(self, receiver: AnyReceiver) -> AnyReceiver:
+    def _register_receiver(self, receiver: AnyReceiver) -> AnyReceiver:
         """Remember a receiver for `close`; those that were closed meanwhile are forgotten."""
         self._receivers = [*(each for each in self._receivers if not each.closed), receiver]
         return receiver
@@ -66,14 +66,14 @@ class BaseBroker(ABC, Generic[AnyReceiver]):
 class LogBroker(BaseBroker[AnyReceiver]):
     """A broker whose channels are all logs."""
 
-    _what: ClassVar[str]
+    _subject: ClassVar[str]
     """How it is called in a refusal, with its verb: "Kafka has"."""
 
     async def receiver(self, queue: str, *, window: int = 100) -> NoReturn:  # noqa: ARG002  there is none to open
         raise Unsupported(
-            f"{self._what} no queues (asked for {queue!r}): subscribe to the log with a group instead"
+            f"{self._subject} no queues (asked for {queue!r}): subscribe to the log with a group instead"
         )
 
     def _check_kind(self, spec: ChannelSpec) -> None:
         if spec.kind == "queue":
-            raise Unsupported(f"{self._what} no queues (asked for {spec.name!r}): declare it as a log")
+            raise Unsupported(f"{self._subject} no queues (asked for {spec.name!r}): declare it as a log")

@@ -62,5 +62,5 @@ def too_large(message: Message, limit_bytes: int) -> TooLarge:
     )
 
 
-def full(channel: str, waited_s: float) -> Blocked:
+def queue_full(channel: str, waited_s: float) -> Blocked:
     return Blocked(f"{channel!r} is full and did not drain within {waited_s:g} s: send again when it has")

@@ -27,9 +27,9 @@ class FinishedIds:
 
     >>> finished = FinishedIds(max_ids=2)
     >>> finished.add(["a", "b", "c"], now_s=0.0)
-    >>> [finished.seen(id, now_s=1.0) for id in "abc"]
+    >>> [finished.contains(id, now_s=1.0) for id in "abc"]
     [False, True, True]
-    >>> finished.seen("c", now_s=601.0)
+    >>> finished.contains("c", now_s=601.0)
     False
     """
 
@@ -62,19 +62,19 @@ class FinishedIds:
             for id in list(islice(known, surplus)):
                 del known[id]
 
-    def seen(self, id: str, now_s: float) -> bool:
+    def contains(self, id: str, now_s: float) -> bool:
         """A message with this id was finished within the horizon."""
         finished_s = self._ids.get(id)
         return finished_s is not None and now_s - finished_s <= self._max_age_s
 
-    def among(self, ids: Sequence[str], now_s: float) -> set[str]:
-        """Those of the ids that `seen` knows, found at the speed of a set where there are none, as usual.
+    def repeats(self, ids: Sequence[str], now_s: float) -> set[str]:
+        """Those of the ids that `contains` knows, found at the speed of a set where there are none, as usual.
 
         >>> finished = FinishedIds()
         >>> finished.add(["a", "b"], now_s=0.0)
-        >>> finished.among(["b", "c"], now_s=1.0)
+        >>> finished.repeats(["b", "c"], now_s=1.0)
         {'b'}
         """
         if self._ids.keys().isdisjoint(ids):
             return set()
-        return {id for id in ids if self.seen(id, now_s)}
+        return {id for id in ids if self.contains(id, now_s)}

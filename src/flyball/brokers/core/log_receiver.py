@@ -14,77 +14,81 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from flyball.brokers.core.dedup import FinishedIds
-from flyball.brokers.core.positions import Place, settled_positions
+from flyball.brokers.core.positions import Partition, settled_positions
 from flyball.brokers.core.receiver import BaseReceiver
 from flyball.brokers.port import Delivery
 
 
 class LogReceiver(BaseReceiver):
-    """An adapter supplies `_settle`: positions may have moved, store them now or soon."""
+    """An adapter supplies `_schedule_store`: positions may have moved, store them now or soon."""
 
     def __init__(self, window: int, dedup_ids: int) -> None:
         super().__init__(window)
         self._finished = FinishedIds(dedup_ids)
         self._next_tag = 0
-        self._again: deque[Delivery] = deque()
-        self._delivered: dict[Place, int] = {}
+        self._redeliveries: deque[Delivery] = deque()
+        self._delivered_ends: dict[Partition, int] = {}
         """The offset after the last one handed out or dropped, of each partition that is ours."""
-        self._stored: dict[Place, int] = {}
+        self._stored_positions: dict[Partition, int] = {}
         """The position last stored, of each partition that is ours."""
-        self._seen: dict[Place, int] = {}
+        self._revoked_ends: dict[Partition, int] = {}
         """The offset after the last one that was handed out, of partitions that we had to give up."""
 
     @abstractmethod
-    def _settle(self) -> None: ...
+    def _schedule_store(self) -> None: ...
 
-    def _take_again(self, limit: int) -> list[Delivery]:
-        return [self._again.popleft() for _ in range(min(limit, len(self._again)))]
+    def _fetch_redeliveries(self, limit: int) -> list[Delivery]:
+        return [self._redeliveries.popleft() for _ in range(min(limit, len(self._redeliveries)))]
 
     def _without_repeats(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
         """Those that are no sender's repeat of something done; a repeat counts as delivered and settled."""
-        if self._seen:
-            deliveries = [self._marked(delivery) for delivery in deliveries]
-        repeated = self._finished.among([delivery.message.id for delivery in deliveries], now_s)
+        if self._revoked_ends:
+            deliveries = [self._mark_redelivery(delivery) for delivery in deliveries]
+        repeated = self._finished.repeats([delivery.message.id for delivery in deliveries], now_s)
         if not repeated:
             return deliveries
         return [delivery for delivery in deliveries if delivery.message.id not in repeated]
 
-    def _marked(self, delivery: Delivery) -> Delivery:
+    def _mark_redelivery(self, delivery: Delivery) -> Delivery:
         """It says whether we had it before: the partition was lost and has come back, with the server perhaps."""
         assert delivery.partition is not None
         assert delivery.offset is not None
-        place = delivery.channel, delivery.partition
-        if delivery.offset < self._seen.get(place, 0):
+        partition = delivery.channel, delivery.partition
+        if delivery.offset < self._revoked_ends.get(partition, 0):
             return replace(delivery, redelivered=True, attempt=None)
-        self._seen.pop(place, None)
+        self._revoked_ends.pop(partition, None)
         return delivery
 
     async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         self._finished.add([delivery.message.id for delivery in deliveries], time.monotonic())
-        self._settle()
+        self._schedule_store()
 
     async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
         if not requeue:
-            self._settle()
+            self._schedule_store()
             return
         for delivery in sorted(deliveries, key=lambda each: each.tag, reverse=True):
             attempt = (delivery.attempt or 1) + 1
-            self._again.appendleft(replace(delivery, redelivered=True, attempt=attempt))
-        self._arrived()
+            self._redeliveries.appendleft(replace(delivery, redelivered=True, attempt=attempt))
+        self._notify()
 
-    def _positions(self, unsettled: Iterable[Delivery] | None = None) -> dict[Place, int]:
+    def _positions(self, unsettled: Iterable[Delivery] | None = None) -> dict[Partition, int]:
         """How far each partition is settled; `unsettled` instead of what is in flight, once that was emptied."""
-        open_ = self._out.values() if unsettled is None else unsettled
-        return settled_positions(self._delivered, open_, self._again)
+        open_ = self._in_flight.values() if unsettled is None else unsettled
+        return settled_positions(self._delivered_ends, open_, self._redeliveries)
 
-    def _drop(self, places: Collection[Place]) -> None:
+    def _revoke(self, partitions: Collection[Partition]) -> None:
         """These partitions are no longer ours: what is in flight from them will be delivered to their owner."""
-        gone = set(places)
-        for tag, delivery in list(self._out.items()):
-            if (delivery.channel, delivery.partition) in gone:
-                del self._out[tag]
-        self._again = deque(each for each in self._again if (each.channel, each.partition) not in gone)
-        for place in gone:
-            self._seen[place] = max(self._delivered.pop(place, 0), self._seen.get(place, 0))
-            self._stored.pop(place, None)
-        self._arrived()
+        revoked = set(partitions)
+        for tag, delivery in list(self._in_flight.items()):
+            if (delivery.channel, delivery.partition) in revoked:
+                del self._in_flight[tag]
+        self._redeliveries = deque(
+            each for each in self._redeliveries if (each.channel, each.partition) not in revoked
+        )
+        for partition in revoked:
+            self._revoked_ends[partition] = max(
+                self._delivered_ends.pop(partition, 0), self._revoked_ends.get(partition, 0)
+            )
+            self._stored_positions.pop(partition, None)
+        self._notify()

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from flyball.brokers.port import Delivery
 
-Place = tuple[str, int]
+Partition = tuple[str, int]
 """(log, partition)"""
 
 
-def settled_positions(ends: Mapping[Place, int], *unsettled: Iterable[Delivery]) -> dict[Place, int]:
+def settled_positions(ends: Mapping[Partition, int], *unsettled: Iterable[Delivery]) -> dict[Partition, int]:
     """The offset up to which everything handed out is settled, of each place in `ends`.
 
     `ends` is the offset after the last one handed out; whatever is still unsettled holds its place back. That is
@@ -24,8 +24,8 @@ def settled_positions(ends: Mapping[Place, int], *unsettled: Iterable[Delivery])
     positions = dict(ends)
     for deliveries in unsettled:
         for delivery in deliveries:
-            place = (delivery.channel, delivery.partition or 0)
+            partition = (delivery.channel, delivery.partition or 0)
             offset = delivery.offset or 0
-            if offset < positions.get(place, offset):
-                positions[place] = offset
+            if offset < positions.get(partition, offset):
+                positions[partition] = offset
     return positions

@@ -16,25 +16,25 @@ from flyball.errors import InvalidValue
 class BaseReceiver(ABC):
     """Keeps the promises of `port.Receiver` on top of four things an adapter supplies.
 
-    `_take(n)` brings up to n deliveries, none if there are none right now; `_acknowledge` and `_return` tell
+    `_fetch(n)` brings up to n deliveries, none if there are none right now; `_acknowledge` and `_return` tell
     the broker about deliveries that were settled; `_release` gives back what is left when the receiver closes.
-    An adapter calls `_arrived()` when there may be something to take; one that cannot know (another process
+    An adapter calls `_notify()` when there may be something to take; one that cannot know (another process
     put it there) sets `_poll_s`.
     """
 
     _poll_s: float | None = None
-    _answers_free_places = False
+    _reply_frees_slot = False
     """Whether a settled message's place is free only when the broker has answered."""
 
     def __init__(self, window: int) -> None:
-        self._window = _checked(window)
-        self._out: dict[int, Delivery] = {}
+        self._window = _check_window(window)
+        self._in_flight: dict[int, Delivery] = {}
         self._wake = asyncio.Event()
         self._closed = False
         self._replacement: Replacement | None = None  # where it is measured
 
     @abstractmethod
-    async def _take(self, limit: int) -> Sequence[Delivery]: ...
+    async def _fetch(self, limit: int) -> Sequence[Delivery]: ...
 
     @abstractmethod
     async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None: ...
@@ -45,12 +45,12 @@ class BaseReceiver(ABC):
     @abstractmethod
     async def _release(self, unsettled: Sequence[Delivery]) -> None: ...
 
-    def _arrived(self) -> None:
+    def _notify(self) -> None:
         self._wake.set()
 
-    def _forget(self) -> None:
+    def _drop_in_flight(self) -> None:
         """The broker has taken back everything in flight (connection lost, partitions revoked)."""
-        self._out.clear()
+        self._in_flight.clear()
         if self._replacement is not None:
             self._replacement.limit(0)
         self._wake.set()
@@ -61,12 +61,12 @@ class BaseReceiver(ABC):
 
     @property
     def in_flight(self) -> int:
-        return len(self._out)
+        return len(self._in_flight)
 
     @property
     def occupied(self) -> int:
         """Places of the window that are taken."""
-        return len(self._out)
+        return len(self._in_flight)
 
     @property
     def parked(self) -> int:
@@ -87,7 +87,7 @@ class BaseReceiver(ABC):
         return self._closed
 
     def set_window(self, window: int) -> None:
-        self._window = _checked(window)
+        self._window = _check_window(window)
         if self._replacement is not None:
             self._replacement.limit(self._window - self.occupied)
         self._wake.set()
@@ -96,14 +96,14 @@ class BaseReceiver(ABC):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._closed:
             self._wake.clear()
-            room = min(max_messages, self._window - self.occupied)
-            if room > 0:
-                taken = await self._take(room)
+            free_slots = min(max_messages, self._window - self.occupied)
+            if free_slots > 0:
+                deliveries = await self._fetch(free_slots)
                 if self._replacement is not None:
-                    self._replacement.fill(len(taken), asked=room, now_s=time.monotonic())
-                if taken:
-                    self._out.update([(delivery.tag, delivery) for delivery in taken])
-                    return list(taken)
+                    self._replacement.fill(len(deliveries), requested=free_slots, now_s=time.monotonic())
+                if deliveries:
+                    self._in_flight.update([(delivery.tag, delivery) for delivery in deliveries])
+                    return list(deliveries)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return []
@@ -119,27 +119,27 @@ class BaseReceiver(ABC):
                 yield delivery
 
     async def ack(self, *deliveries: Delivery) -> None:
-        mine = self._settled(deliveries)
+        mine = self._remove_settled(deliveries)
         if mine:
             await self._acknowledge(mine)
 
     async def nack(self, *deliveries: Delivery, requeue: bool = True) -> None:
-        mine = self._settled(deliveries)
+        mine = self._remove_settled(deliveries)
         if mine:
             await self._return(mine, requeue)
 
-    def _settled(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+    def _remove_settled(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Those of the deliveries that still were in flight.
 
         One that is not was settled before, or went back to the broker when a connection was lost and will be
         delivered again: there is nothing left to tell the broker about it.
         """
-        take_out = self._out.pop
+        take_out = self._in_flight.pop
         mine = [delivery for delivery in deliveries if take_out(delivery.tag, None) is not None]
         if self._replacement is not None:
             self._replacement.add_empty(len(mine), time.monotonic())
             self._replacement.limit(self._window - self.occupied)
-        if not self._answers_free_places:
+        if not self._reply_frees_slot:
             self._wake.set()
         return mine
 
@@ -154,12 +154,12 @@ class BaseReceiver(ABC):
             return
         self._closed = True
         self._wake.set()
-        unsettled = list(self._out.values())
-        self._out.clear()
+        unsettled = list(self._in_flight.values())
+        self._in_flight.clear()
         await self._release(unsettled)
 
 
-def _checked(window: int) -> int:
+def _check_window(window: int) -> int:
     if window < 0:
         raise InvalidValue(f"a window is a number of messages from 0, got {window}")
     return window

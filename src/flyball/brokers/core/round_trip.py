@@ -7,17 +7,17 @@ moment of stalling was all; so it is remembered for a second, or the late answer
 messages that were settled since, and more than the window would be under way from then on.
 
 >>> trip = RoundTrip()
->>> trip.settled(2, now_s=1.0)
->>> trip.arrived(1, now_s=1.02, more=True)
->>> trip.open(now_s=1.03), round(trip.mean_s, 3)
+>>> trip.add_settled(2, now_s=1.0)
+>>> trip.add_arrivals(1, now_s=1.02, more=True)
+>>> trip.outstanding(now_s=1.03), round(trip.mean_s, 3)
 (1, 0.02)
->>> trip.open(now_s=1.1)  # the queue has no more, or the answer is late
+>>> trip.outstanding(now_s=1.1)  # the queue has no more, or the answer is late
 0
->>> trip.settled(1, now_s=1.1)
->>> trip.arrived(1, now_s=1.11, more=True)  # it was late
->>> trip.open(now_s=1.11)
+>>> trip.add_settled(1, now_s=1.1)
+>>> trip.add_arrivals(1, now_s=1.11, more=True)  # it was late
+>>> trip.outstanding(now_s=1.11)
 1
->>> trip.open(now_s=1.11, most=0)
+>>> trip.outstanding(now_s=1.11, most=0)
 0
 
 While publishers send less than the window could take, what an acknowledgement waits for is the next message, not
@@ -25,9 +25,9 @@ the broker. So the mean grows only while the broker has more than it may send, a
 never beyond what the broker takes to answer a question:
 
 >>> trip = RoundTrip()
->>> trip.asked(0.013)
->>> trip.settled(1, now_s=1.0)
->>> trip.arrived(1, now_s=1.2, more=False)
+>>> trip.add_probe(0.013)
+>>> trip.add_settled(1, now_s=1.0)
+>>> trip.add_arrivals(1, now_s=1.2, more=False)
 >>> trip.mean_s
 0.013
 """
@@ -44,7 +44,7 @@ _REMEMBERED_S = 1.0
 SLACK_S = 0.005
 
 
-class Waiting:
+class Unanswered:
     """Settled messages without an answer, in batches of one time each, oldest first."""
 
     __slots__ = ("batches", "count")
@@ -73,37 +73,37 @@ class RoundTrip:
     __slots__ = ("_late", "_learned", "_longest_s", "_young", "mean_s")
 
     def __init__(self) -> None:
-        self._young, self._late = Waiting(), Waiting()
+        self._young, self._late = Unanswered(), Unanswered()
         self._learned = False  # from deliveries, since a question was last answered
         self._longest_s: float | None = None
         self.mean_s: float | None = None
 
-    def settled(self, count: int, now_s: float) -> None:
+    def add_settled(self, count: int, now_s: float) -> None:
         if count:
             self._young.add(now_s, count)
 
-    def arrived(self, count: int, now_s: float, *, more: bool) -> None:
+    def add_arrivals(self, count: int, now_s: float, *, more: bool) -> None:
         """So many messages came; `more`: the broker has more than it may send, so it answered at once."""
         while count and (waiting := self._late if self._late.count else self._young).count:
             since_s, answered = waiting.take(count)
             count -= answered
-            took_s = max(0.0, now_s - since_s)
+            elapsed_s = max(0.0, now_s - since_s)
             if self.mean_s is None:
-                self.mean_s = took_s
-            elif more or took_s < self.mean_s:  # one stall is not a new round trip; many long ones in a row are
+                self.mean_s = elapsed_s
+            elif more or elapsed_s < self.mean_s:  # one stall is not a new round trip; many long ones in a row are
                 share = 1.0 - (1.0 - _NEW) ** answered
-                self.mean_s += share * (min(took_s, self._patience_s) - self.mean_s)
+                self.mean_s += share * (min(elapsed_s, self._patience_s) - self.mean_s)
                 self._learned = True
                 if self._longest_s is not None:
                     self.mean_s = min(self.mean_s, self._longest_s)
 
-    def asked(self, took_s: float) -> None:
+    def add_probe(self, elapsed_s: float) -> None:
         """The broker answered a question after so long; asked once a second, say."""
-        self._longest_s = _LONGER * took_s + _LONGER_S
+        self._longest_s = _LONGER * elapsed_s + _LONGER_S
         if self.mean_s is None:
-            self.mean_s = took_s
+            self.mean_s = elapsed_s
         elif not self._learned:  # the queue is empty, or the round trip is far from what it was
-            self.mean_s += _ASKED * (took_s - self.mean_s)
+            self.mean_s += _ASKED * (elapsed_s - self.mean_s)
         self.mean_s = min(self.mean_s, self._longest_s)
         self._learned = False
 
@@ -111,7 +111,7 @@ class RoundTrip:
     def _patience_s(self) -> float:
         return _UNKNOWN_S if self.mean_s is None else 2.0 * self.mean_s + SLACK_S
 
-    def open(self, now_s: float, most: int | None = None) -> int:
+    def outstanding(self, now_s: float, most: int | None = None) -> int:
         """How many are on their way, as far as is known.
 
         `most` is how many there can be, by what the broker may send in all; of the oldest, those beyond it will
@@ -127,5 +127,5 @@ class RoundTrip:
             (late if late.count else young).take(beyond)
         return young.count
 
-    def forget(self) -> None:
-        self._young, self._late = Waiting(), Waiting()
+    def reset(self) -> None:
+        self._young, self._late = Unanswered(), Unanswered()

@@ -21,8 +21,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from flyball.backoff import delays_s
 from flyball.brokers.core.checks import ChannelSpec
-from flyball.brokers.core.positions import Place
-from flyball.brokers.kafka.config import KafkaSettings, typed, typed_exception
+from flyball.brokers.core.positions import Partition
+from flyball.brokers.kafka.config import KafkaSettings, exception_to_broker_error, to_broker_error
 from flyball.brokers.kafka.log_reader import KafkaLogReader
 from flyball.brokers.port import ChannelInfo, LoginRefused, Unreachable, no_such_channel
 from flyball.errors import InvalidValue
@@ -31,11 +31,11 @@ Answer = TypeVar("Answer")
 
 _OFFSET_SPEC: Any = importlib.import_module("confluent_kafka.admin").OffsetSpec  # has no types
 _REQUEST_S = 10.0
-_GREET_STEP_S = 0.25
+_CONNECT_STEP_S = 0.25
 _ATTEMPTS = 12
 _SMALLEST_SEGMENT, _LARGEST_SEGMENT = 1 << 20, 1 << 30
 # Somebody is being made responsible; it will be settled in a moment.
-_SETTLING = {
+_TRANSIENT = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -52,37 +52,37 @@ class KafkaAdmin:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._client = AdminClient(settings.client())
-        self._outsider: tuple[str, Consumer] | None = None
-        self._asking = threading.Lock()
+        self._observer: tuple[str, Consumer] | None = None
+        self._observer_lock = threading.Lock()
 
     def close(self) -> None:
-        with self._asking:
-            if self._outsider is not None:
-                self._outsider[1].close()
-                self._outsider = None
+        with self._observer_lock:
+            if self._observer is not None:
+                self._observer[1].close()
+                self._observer = None
 
-    def greet(self) -> None:
+    def check_connection(self) -> None:
         """Make sure that a broker is there and lets us in; say which of the two it is not."""
-        seen: list[KafkaError] = []
-        probe = Producer(self._settings.client() | {"error_cb": seen.append})
+        errors: list[KafkaError] = []
+        probe = Producer(self._settings.client() | {"error_cb": errors.append})
         deadline = time.monotonic() + self._settings.connect_timeout_s
         while True:
             try:
-                probe.list_topics(timeout=_GREET_STEP_S)
+                probe.list_topics(timeout=_CONNECT_STEP_S)
             except KafkaException as error:
                 probe.poll(0)
-                failures = [typed(each, self._settings) for each in seen]
+                failures = [to_broker_error(each, self._settings) for each in errors]
                 refused = [each for each in failures if isinstance(each, LoginRefused)]
                 if refused:
                     raise refused[0] from None
-                if any(each.code() == KafkaError._ALL_BROKERS_DOWN for each in seen):
+                if any(each.code() == KafkaError._ALL_BROKERS_DOWN for each in errors):
                     raise next(each for each in failures if isinstance(each, Unreachable)) from None
                 if time.monotonic() > deadline:
-                    raise typed_exception(error, self._settings) from None
+                    raise exception_to_broker_error(error, self._settings) from None
                 continue
             return
 
-    def answers(self, timeout_s: float) -> bool:
+    def is_reachable(self, timeout_s: float) -> bool:
         """A broker answers right now."""
         try:
             self._client.list_topics(timeout=timeout_s)
@@ -95,7 +95,7 @@ class KafkaAdmin:
         try:
             known = self._client.list_topics(timeout=_REQUEST_S).topics
         except KafkaException as error:
-            raise typed_exception(error, self._settings) from None
+            raise exception_to_broker_error(error, self._settings) from None
         return {name: len(topic.partitions) for name, topic in known.items() if not name.startswith("__")}
 
     def partitions(self, topic: str) -> int:
@@ -106,20 +106,23 @@ class KafkaAdmin:
 
     def bounds(self, topic: str) -> list[tuple[int, int]]:
         """(first offset still there, offset the next record will get) of each partition."""
-        places = [(topic, number) for number in range(self.partitions(topic))]
-        firsts, ends = self._offsets(places, _OFFSET_SPEC.earliest()), self._offsets(places, _OFFSET_SPEC.latest())
-        return [(firsts[place], ends[place]) for place in places]
+        partitions = [(topic, number) for number in range(self.partitions(topic))]
+        firsts, ends = (
+            self._offsets(partitions, _OFFSET_SPEC.earliest()),
+            self._offsets(partitions, _OFFSET_SPEC.latest()),
+        )
+        return [(firsts[partition], ends[partition]) for partition in partitions]
 
-    def _offsets(self, places: Sequence[Place], spec: Any) -> dict[Place, int]:
-        if not places:
+    def _offsets(self, partitions: Sequence[Partition], spec: Any) -> dict[Partition, int]:
+        if not partitions:
             return {}
-        asked = {TopicPartition(topic, number): spec for topic, number in places}
+        request = {TopicPartition(topic, number): spec for topic, number in partitions}
 
-        def ask() -> dict[Place, int]:
-            answers = self._client.list_offsets(asked, request_timeout=_REQUEST_S)
+        def ask() -> dict[Partition, int]:
+            answers = self._client.list_offsets(request, request_timeout=_REQUEST_S)
             return {(each.topic, each.partition): future.result().offset for each, future in answers.items()}
 
-        return self._settled(ask, places[0][0])
+        return self._retry_transient(ask, partitions[0][0])
 
     def declare(self, spec: ChannelSpec) -> None:
         topic, partitions = spec.name, spec.partitions
@@ -142,7 +145,7 @@ class KafkaAdmin:
             self._client.create_topics([wanted], request_timeout=_REQUEST_S)[topic].result()
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise typed_exception(error, self._settings, topic) from None
+                raise exception_to_broker_error(error, self._settings, topic) from None
             existing = self._await_topic(topic)
             if existing < partitions:
                 raise InvalidValue(
@@ -166,7 +169,7 @@ class KafkaAdmin:
             self._client.delete_topics([topic], request_timeout=_REQUEST_S)[topic].result()
         except KafkaException as error:
             if error.args[0].code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-                raise typed_exception(error, self._settings, topic) from None
+                raise exception_to_broker_error(error, self._settings, topic) from None
         deadline = time.monotonic() + _REQUEST_S
         while topic in self.topics() and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -175,7 +178,7 @@ class KafkaAdmin:
         bounds = self.bounds(topic)
         ends = [TopicPartition(topic, number, end) for number, (_, end) in enumerate(bounds)]
         answers = self._client.delete_records(ends, request_timeout=_REQUEST_S)
-        self._settled(lambda: [future.result() for future in answers.values()], topic)
+        self._retry_transient(lambda: [future.result() for future in answers.values()], topic)
         return sum(end - first for first, end in bounds)
 
     def depth(self, topic: str, group: str | None) -> int:
@@ -198,52 +201,59 @@ class KafkaAdmin:
 
     def channels(self) -> list[ChannelInfo]:
         topics = self.topics()
-        places = [(topic, number) for topic, count in topics.items() for number in range(count)]
-        firsts, ends = self._offsets(places, _OFFSET_SPEC.earliest()), self._offsets(places, _OFFSET_SPEC.latest())
+        partitions = [(topic, number) for topic, count in topics.items() for number in range(count)]
+        firsts, ends = (
+            self._offsets(partitions, _OFFSET_SPEC.earliest()),
+            self._offsets(partitions, _OFFSET_SPEC.latest()),
+        )
         depths = dict.fromkeys(topics, 0)
-        for place in places:
-            depths[place[0]] += ends[place] - firsts[place]
+        for partition in partitions:
+            depths[partition[0]] += ends[partition] - firsts[partition]
         return [ChannelInfo(name, "log", topics[name], depths[name]) for name in sorted(topics)]
 
-    def begin_group_at_end(self, group: str, topics: Iterable[str]) -> dict[Place, int]:
+    def begin_group_at_end(self, group: str, topics: Iterable[str]) -> dict[Partition, int]:
         """Fix where a new group begins: at the present end, before its first member has even joined.
 
         Otherwise a message sent between subscribing and the first fetch would be missed. Only a group without
         members can be told; else what this member has to begin at by itself is returned.
         """
         known = self.topics()
-        places = [(topic, number) for topic in topics for number in range(known.get(topic, 0))]
-        begun = self._committed(group, places)
-        ends = self._offsets([place for place in places if place not in begun], _OFFSET_SPEC.latest())
+        partitions = [(topic, number) for topic in topics for number in range(known.get(topic, 0))]
+        begun = self._committed(group, partitions)
+        ends = self._offsets(
+            [partition for partition in partitions if partition not in begun], _OFFSET_SPEC.latest()
+        )
         if not ends:
             return {}
         wanted = [TopicPartition(topic, number, end) for (topic, number), end in ends.items()]
-        asked = [ConsumerGroupTopicPartitions(group, wanted)]
+        request = [ConsumerGroupTopicPartitions(group, wanted)]
 
         def ask() -> Any:
             try:
-                return self._client.alter_consumer_group_offsets(asked, request_timeout=_REQUEST_S)[group].result()
+                return self._client.alter_consumer_group_offsets(request, request_timeout=_REQUEST_S)[
+                    group
+                ].result()
             except KafkaException as error:
                 if error.args[0].code() in _GROUP_IN_USE:
                     return None
                 raise
 
-        answer = self._settled(ask, group)
+        answer = self._retry_transient(ask, group)
         if answer is None:
             return ends
         refused = [each for each in answer.topic_partitions if each.error is not None]
         return {(each.topic, each.partition): ends[each.topic, each.partition] for each in refused}
 
-    def _committed(self, group: str, places: Sequence[Place]) -> dict[Place, int]:
+    def _committed(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Offsets that the group has committed, where it has."""
-        if not places:
+        if not partitions:
             return {}
-        asked = [TopicPartition(*place) for place in places]
+        request = [TopicPartition(*partition) for partition in partitions]
 
         def ask() -> list[TopicPartition]:
             try:
-                with self._asking:
-                    found = self._outsider_of(group).committed(asked, timeout=_REQUEST_S)
+                with self._observer_lock:
+                    found = self._observer_of(group).committed(request, timeout=_REQUEST_S)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                     return []
@@ -253,31 +263,31 @@ class KafkaAdmin:
                     raise KafkaException(each.error)
             return found
 
-        committed = self._settled(ask, group)
+        committed = self._retry_transient(ask, group)
         return {(each.topic, each.partition): each.offset for each in committed if each.offset >= 0}
 
-    def _outsider_of(self, group: str) -> Consumer:
+    def _observer_of(self, group: str) -> Consumer:
         """A client that may ask for what a group has committed, and never joins it.
 
         The admin client could be asked as well, and ends the process (SIGSEGV, librdkafka 2.x) when a broker
         answers that it is not the group's coordinator any more, as after a restart: it has no group to refresh.
         """
-        if self._outsider is None or self._outsider[0] != group:
-            if self._outsider is not None:
-                self._outsider[1].close()
-            self._outsider = (
+        if self._observer is None or self._observer[0] != group:
+            if self._observer is not None:
+                self._observer[1].close()
+            self._observer = (
                 group,
                 Consumer(self._settings.client() | {"group.id": group, "enable.auto.commit": False}),
             )
-        return self._outsider[1]
+        return self._observer[1]
 
-    def _settled(self, ask: Callable[[], Answer], subject: str) -> Answer:
+    def _retry_transient(self, ask: Callable[[], Answer], subject: str) -> Answer:
         """The answer, asked for again while a leader or coordinator is being chosen (a topic was just made)."""
         for delay_s in (*delays_s(_ATTEMPTS - 1), None):
             try:
                 return ask()
             except KafkaException as error:
-                if delay_s is None or error.args[0].code() not in _SETTLING:
-                    raise typed_exception(error, self._settings, subject) from None
+                if delay_s is None or error.args[0].code() not in _TRANSIENT:
+                    raise exception_to_broker_error(error, self._settings, subject) from None
                 time.sleep(delay_s)
         raise AssertionError("unreachable: the last attempt returns or raises")

@@ -24,8 +24,8 @@ from flyball.brokers.kafka.config import KafkaSettings
 from flyball.brokers.kafka.log_reader import KafkaLogReader
 from flyball.brokers.kafka.producer import ProducerThread
 from flyball.brokers.kafka.receiver import KafkaReceiver
-from flyball.brokers.kafka.sender import KafkaSender, NumberingSender
-from flyball.brokers.kafka.sequences import Held
+from flyball.brokers.kafka.sender import KafkaSender, SequencedSender
+from flyball.brokers.kafka.sequences import StoredSequences
 from flyball.brokers.port import Capabilities, ChannelInfo, Record, Start
 from flyball.brokers.url import BrokerUrl
 
@@ -33,14 +33,14 @@ from flyball.brokers.url import BrokerUrl
 async def connect(url: BrokerUrl) -> KafkaBroker:
     settings = KafkaSettings.of(url)
     admin = KafkaAdmin(settings)
-    await asyncio.to_thread(admin.greet)
+    await asyncio.to_thread(admin.check_connection)
     return KafkaBroker(settings, admin)
 
 
 class KafkaBroker(LogBroker[KafkaReceiver]):
     """A connection to a Kafka cluster."""
 
-    _what = "Kafka has"
+    _subject = "Kafka has"
 
     def __init__(self, settings: KafkaSettings, admin: KafkaAdmin) -> None:
         super().__init__()
@@ -62,10 +62,12 @@ class KafkaBroker(LogBroker[KafkaReceiver]):
     async def sender(self, channel: str, *, producer: str | None = None) -> KafkaSender:
         await asyncio.to_thread(self._admin.partitions, check_name(channel))
         if self._producer is None:
-            self._producer = ProducerThread(self._settings, self._admin.answers)
+            self._producer = ProducerThread(self._settings, self._admin.is_reachable)
         if producer is None:
             return KafkaSender(self._producer, channel)
-        return NumberingSender(self._producer, channel, producer, Held(self._settings, channel, producer))
+        return SequencedSender(
+            self._producer, channel, producer, StoredSequences(self._settings, channel, producer)
+        )
 
     async def subscribe(
         self, pattern: str, group: str, *, window: int = 100, start: Start = "latest"
@@ -85,7 +87,7 @@ class KafkaBroker(LogBroker[KafkaReceiver]):
         starts = {}
         if start == "latest":
             starts = await asyncio.to_thread(self._admin.begin_group_at_end, group, topics)
-        return self._opened(KafkaReceiver(self._settings, group, window, topics, find_topics, starts))
+        return self._register_receiver(KafkaReceiver(self._settings, group, window, topics, find_topics, starts))
 
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         with KafkaLogReader(self._settings.url, log) as reader:

@@ -19,7 +19,7 @@ from typing import Any
 from flyball.brokers.port import Delivery, HeaderValue, Message
 
 ID, CONTENT_TYPE, EVENT_TIME, TYPES = "message-id", "content-type", "event-time", "header-types"
-NUMBERED = "producer-sequence"
+SEQUENCE = "producer-sequence"
 
 _NO_HEADERS: Mapping[str, HeaderValue] = MappingProxyType({})
 _CREATE_TIME = 1  # confluent_kafka.TIMESTAMP_CREATE_TIME
@@ -80,15 +80,15 @@ def to_deliveries(
     """
     deliveries: list[Delivery] = []
     keep = deliveries.append
-    channel, place, offset = "", -1, -1
+    channel, run_partition, offset = "", -1, -1
     for record in records:
         if record.error() is not None:
             errors.append(record.error())
             continue
         partition = record.partition()
-        if partition != place or record.topic() != channel:
-            ends[channel, place] = offset + 1
-            channel, place = record.topic(), partition
+        if partition != run_partition or record.topic() != channel:
+            ends[channel, run_partition] = offset + 1
+            channel, run_partition = record.topic(), partition
         offset = record.offset()
         headers = record.headers()
         if headers and len(headers) == 1 and headers[0][0] == ID:
@@ -97,7 +97,7 @@ def to_deliveries(
             message = _full_message(record, dict(headers or ()))
         keep(Delivery(message, channel, tag, False, 1, partition, offset))
         tag += 1
-    ends[channel, place] = offset + 1
+    ends[channel, run_partition] = offset + 1
     ends.pop(("", -1), None)
     return deliveries
 
@@ -105,7 +105,7 @@ def to_deliveries(
 def _full_message(record: Any, raw: dict[str, bytes | None]) -> Message:
     id, content_type = raw.pop(ID, None), raw.pop(CONTENT_TYPE, None)
     event_time, types = raw.pop(EVENT_TIME, None), raw.pop(TYPES, None)
-    raw.pop(NUMBERED, None)
+    raw.pop(SEQUENCE, None)
     happened_s = None if event_time is None else float(event_time)
     if id is None:
         kind, stamp_ms = record.timestamp()

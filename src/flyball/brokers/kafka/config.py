@@ -135,7 +135,7 @@ class KafkaSettings:
         return settings
 
 
-def typed(error: KafkaError, settings: KafkaSettings, subject: str | None = None) -> BrokerError:
+def to_broker_error(error: KafkaError, settings: KafkaSettings, subject: str | None = None) -> BrokerError:
     """The port's error for a client's one. `subject`: the channel it is about."""
     code, what = error.code(), f" (channel {subject!r})" if subject else ""
     if code in _LOGIN:
@@ -151,8 +151,10 @@ def typed(error: KafkaError, settings: KafkaSettings, subject: str | None = None
     return BrokerError(f"{settings.url} reported{what}: {error.str()} ({error.name()})")
 
 
-def typed_exception(error: KafkaException, settings: KafkaSettings, subject: str | None = None) -> BrokerError:
-    return typed(error.args[0], settings, subject)
+def exception_to_broker_error(
+    error: KafkaException, settings: KafkaSettings, subject: str | None = None
+) -> BrokerError:
+    return to_broker_error(error.args[0], settings, subject)
 
 
 def unconfirmed(settings: KafkaSettings, waited_s: float) -> Unconfirmed:

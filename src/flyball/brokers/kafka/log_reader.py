@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from flyball.brokers.kafka.config import KafkaSettings, typed, typed_exception
+from flyball.brokers.kafka.config import KafkaSettings, exception_to_broker_error, to_broker_error
 from flyball.brokers.log_reader import LogChunk
 from flyball.brokers.port import Unreachable
 from flyball.brokers.url import BrokerUrl
@@ -17,7 +17,7 @@ from flyball.errors import InvalidValue
 
 _AT_ONCE = 10_000
 _POLL_S = 0.5
-_SILENCE_S = 15.0
+_RECORD_TIMEOUT_S = 15.0
 # Clients that a forked process got from its parent. Destroying one would wait for threads that are not there, so
 # they are kept until the process ends.
 _INHERITED: list[Consumer] = []
@@ -46,9 +46,9 @@ class KafkaLogReader:
         try:
             topic = self._client().list_topics(self._log, self._settings.connect_timeout_s).topics[self._log]
         except KafkaException as error:
-            raise typed_exception(error, self._settings, self._log) from None
+            raise exception_to_broker_error(error, self._settings, self._log) from None
         if topic.error is not None:
-            raise typed(topic.error, self._settings, self._log)
+            raise to_broker_error(topic.error, self._settings, self._log)
         return len(topic.partitions)
 
     def bounds(self, partition: int) -> tuple[int, int]:
@@ -60,7 +60,7 @@ class KafkaLogReader:
                 TopicPartition(self._log, partition), self._settings.connect_timeout_s
             )
         except KafkaException as error:
-            raise typed_exception(error, self._settings, self._log) from None
+            raise exception_to_broker_error(error, self._settings, self._log) from None
         return first, end
 
     def read_bodies(self, partition: int, start: int, stop: int) -> Iterator[LogChunk]:
@@ -79,14 +79,14 @@ class KafkaLogReader:
         consumer = self._client()
         consumer.assign([TopicPartition(self._log, partition, start)])
         try:
-            heard_s = time.monotonic()
-            while time.monotonic() - heard_s < _SILENCE_S:
+            last_record_s = time.monotonic()
+            while time.monotonic() - last_record_s < _RECORD_TIMEOUT_S:
                 records: list[Any] = consumer.consume(_AT_ONCE, _POLL_S)
                 if not records:
                     continue
-                heard_s = time.monotonic()
+                last_record_s = time.monotonic()
                 good = [record for record in records if record.error() is None]
-                ended = self._ended(records) if len(good) < len(records) else False
+                ended = self._is_end(records) if len(good) < len(records) else False
                 if good and good[-1].offset() >= stop - 1:
                     # The records before `stop` may be gone (compaction): one past it tells that too.
                     good, ended = [record for record in good if record.offset() < stop], True
@@ -94,18 +94,20 @@ class KafkaLogReader:
                     yield good
                 if ended:
                     return
-            raise Unreachable(f"{self._settings.url} sent nothing of log {self._log!r} for {_SILENCE_S:.0f} s")
+            raise Unreachable(
+                f"{self._settings.url} sent nothing of log {self._log!r} for {_RECORD_TIMEOUT_S:.0f} s"
+            )
         finally:
             consumer.unassign()
 
-    def _ended(self, records: list[Any]) -> bool:
+    def _is_end(self, records: list[Any]) -> bool:
         """The end of the partition was met; an error that the client does not heal is raised."""
         ended = False
         for error in (record.error() for record in records):
             if error is None or error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
                 continue
             if error.code() != KafkaError._PARTITION_EOF:
-                raise typed(error, self._settings, self._log)
+                raise to_broker_error(error, self._settings, self._log)
             ended = True
         return ended
 

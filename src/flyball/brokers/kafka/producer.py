@@ -21,8 +21,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from flyball.brokers.kafka.codec import NUMBERED, to_headers
-from flyball.brokers.kafka.config import KafkaSettings, too_large, typed, unconfirmed
+from flyball.brokers.kafka.codec import SEQUENCE, to_headers
+from flyball.brokers.kafka.config import KafkaSettings, to_broker_error, too_large, unconfirmed
 from flyball.brokers.port import BrokerError, Message, SendResult, Unreachable
 from flyball.errors import InvalidValue
 
@@ -30,7 +30,7 @@ _PATIENCE_S = 30.0
 _POLL_S = 0.001
 _IDLE_S = 0.5
 # Reports after which nobody knows whether the record was stored: it had been on the wire, maybe.
-_UNKNOWN_FATE = {
+_UNKNOWN_OUTCOME = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._PURGE_INFLIGHT,
     KafkaError._PURGE_QUEUE,
@@ -57,25 +57,25 @@ class _Batch:
         self.stamps = stamps
         self.next = 0
         self.results: list[SendResult | None] = [None] * len(messages)
-        self.left = len(messages)
+        self.unanswered = len(messages)
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.future: asyncio.Future[list[SendResult]] = self._loop.create_future()
 
-    def reported(self, index: int, error: KafkaError | None, record: Any) -> None:
+    def on_report(self, index: int, error: KafkaError | None, record: Any) -> None:
         """The client's delivery report; runs on the producer's thread."""
         id = self.messages[index].id
         if error is None:
             self.results[index] = SendResult(id, None, False, record.partition(), record.offset())
-        elif error.code() in _UNKNOWN_FATE:
+        elif error.code() in _UNKNOWN_OUTCOME:
             self.results[index] = SendResult(id, unconfirmed(self._settings, self._settings.confirm_timeout_s))
         else:
-            self.results[index] = SendResult(id, typed(error, self._settings, self.channel))
-        self.left -= 1
+            self.results[index] = SendResult(id, to_broker_error(error, self._settings, self.channel))
+        self.unanswered -= 1
 
-    def refused(self, index: int, error: BrokerError) -> None:
+    def refuse(self, index: int, error: BrokerError) -> None:
         self.results[index] = SendResult(self.messages[index].id, error)
-        self.left -= 1
+        self.unanswered -= 1
 
     def finish(self) -> None:
         """Wake whoever waits for the results."""
@@ -89,10 +89,10 @@ class _Batch:
 class ProducerThread:
     """The producer and the thread that alone touches it."""
 
-    def __init__(self, settings: KafkaSettings, answers: Callable[[float], bool]) -> None:
-        """`answers(timeout_s)`: the broker answers on another connection."""
+    def __init__(self, settings: KafkaSettings, is_reachable: Callable[[float], bool]) -> None:
+        """`is_reachable(timeout_s)`: the broker answers on another connection."""
         self._settings = settings
-        self._answers = answers
+        self._is_reachable = is_reachable
         self._waiting: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self._open: list[_Batch] = []
         self._closing = False
@@ -135,22 +135,22 @@ class ProducerThread:
         progress_s = time.monotonic()
         while True:
             if not self._open:
-                batch = self._idle()
+                batch = self._wait_for_batch()
                 if batch is None:
                     break
                 self._open.append(batch)
                 progress_s = time.monotonic()
-            self._admit()
+            self._accept_waiting()
             if self._produce() + self._producer.poll(_POLL_S):
                 progress_s = time.monotonic()
                 self.blocked = False
-            self._hand_back()
+            self._finish_complete()
             if self._open and time.monotonic() - progress_s > self._settings.confirm_timeout_s / 2:
-                self._doubt(progress_s)
+                self._check_progress(progress_s)
         self._producer.purge()
         self._producer.poll(0)
 
-    def _idle(self) -> _Batch | None:
+    def _wait_for_batch(self) -> _Batch | None:
         """Wait for work; None: there will be no more. Now and then the client wants to be polled."""
         while True:
             try:
@@ -158,7 +158,7 @@ class ProducerThread:
             except queue.Empty:
                 self._producer.poll(0)
 
-    def _admit(self) -> None:
+    def _accept_waiting(self) -> None:
         """Take what else is waiting, without waiting for it."""
         while True:
             try:
@@ -166,26 +166,26 @@ class ProducerThread:
             except queue.Empty:
                 return
             if batch is None:
-                self._waiting.put(None)  # for `_idle`, once what is open is done
+                self._waiting.put(None)  # for `_wait_for_batch`, once what is open is done
                 return
             self._open.append(batch)
 
     def _produce(self) -> int:
         """Give the client as many messages as it takes; how many that were."""
-        given = 0
+        count = 0
         for batch in self._open:
-            given += self._produce_batch(batch)
+            count += self._produce_batch(batch)
             if batch.next < len(batch.messages):
                 self.blocked = True
                 break
-        return given
+        return count
 
     def _produce_batch(self, batch: _Batch) -> int:
-        produce, channel, messages, reported = (
+        produce, channel, messages, on_report = (
             self._producer.produce,
             batch.channel,
             batch.messages,
-            batch.reported,
+            batch.on_report,
         )
         first, limit = batch.next, self._settings.max_body_bytes
         for index in range(first, len(messages)):
@@ -193,31 +193,31 @@ class ProducerThread:
             body = message.body
             try:
                 if len(body) > limit:
-                    batch.refused(index, too_large(self._settings, channel, len(body)))
+                    batch.refuse(index, too_large(self._settings, channel, len(body)))
                     continue
                 headers = to_headers(message)
                 if batch.stamps is not None:
-                    headers.append((NUMBERED, batch.stamps[index]))
-                produce(channel, body, message.key, on_delivery=partial(reported, index), headers=headers)
+                    headers.append((SEQUENCE, batch.stamps[index]))
+                produce(channel, body, message.key, on_delivery=partial(on_report, index), headers=headers)
             except BufferError:
                 batch.next = index
                 return index - first
             except KafkaException as error:
-                batch.refused(index, typed(error.args[0], self._settings, channel))
+                batch.refuse(index, to_broker_error(error.args[0], self._settings, channel))
             except (TypeError, ValueError, KeyError) as error:
-                batch.refused(index, _unfit(message, error))
+                batch.refuse(index, _unfit(message, error))
         batch.next = len(messages)
         return len(messages) - first
 
-    def _hand_back(self) -> None:
-        complete = [batch for batch in self._open if not batch.left]
+    def _finish_complete(self) -> None:
+        complete = [batch for batch in self._open if not batch.unanswered]
         if complete:
-            self._open = [batch for batch in self._open if batch.left]
+            self._open = [batch for batch in self._open if batch.unanswered]
             for batch in complete:
                 batch.finish()
 
-    def _doubt(self, progress_s: float) -> None:
-        alive = self._answers(self._settings.confirm_timeout_s / 2)
+    def _check_progress(self, progress_s: float) -> None:
+        alive = self._is_reachable(self._settings.confirm_timeout_s / 2)
         if alive and time.monotonic() - progress_s < _PATIENCE_S:
             return
         self._producer.purge()
@@ -225,9 +225,9 @@ class ProducerThread:
         for batch in self._open:  # what the client had not taken yet
             for index, result in enumerate(batch.results):
                 if result is None:
-                    batch.refused(index, unconfirmed(self._settings, self._settings.confirm_timeout_s))
+                    batch.refuse(index, unconfirmed(self._settings, self._settings.confirm_timeout_s))
         self.blocked = False
-        self._hand_back()
+        self._finish_complete()
         self._producer = self._new_producer()
 
 

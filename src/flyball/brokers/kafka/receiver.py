@@ -18,9 +18,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from flyball.brokers.core.log_receiver import LogReceiver
-from flyball.brokers.core.positions import Place
+from flyball.brokers.core.positions import Partition
 from flyball.brokers.kafka.codec import to_deliveries
-from flyball.brokers.kafka.config import KafkaSettings, typed
+from flyball.brokers.kafka.config import KafkaSettings, to_broker_error
 from flyball.brokers.port import BrokerError, Delivery
 
 _MOST_AT_ONCE = 500
@@ -31,7 +31,7 @@ _STALLED_S = 1.0
 _CLOSE_S = 10.0
 
 # Errors after which the client goes on by itself (it reconnects, joins again, refreshes its metadata).
-_PASSING = {
+_TRANSIENT = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TIMED_OUT,
@@ -61,7 +61,7 @@ class KafkaReceiver(LogReceiver):
         window: int,
         topics: Sequence[str],
         find_topics: Callable[[], Sequence[str]] | None,
-        starts: dict[Place, int],
+        starts: dict[Partition, int],
     ) -> None:
         super().__init__(window, settings.dedup_ids)
         self._settings = settings
@@ -71,12 +71,12 @@ class KafkaReceiver(LogReceiver):
         self._starts = starts
         self._committing = False
         self._paused = False
-        self._taken_s = time.monotonic()
+        self._last_fetch_s = time.monotonic()
         self._failure: BrokerError | None = None
         self._loop = asyncio.get_running_loop()
-        self._came_s = 0.0
+        self._last_message_s = 0.0
         self._consumer = self._join(classic=settings.classic_groups)
-        self._keeper = self._loop.create_task(self._keep())
+        self._poll_task = self._loop.create_task(self._keep_polling())
 
     def _join(self, *, classic: bool) -> Consumer:
         protocol: dict[str, Any] = {"group.protocol": "consumer"}
@@ -98,70 +98,73 @@ class KafkaReceiver(LogReceiver):
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 100,
                 "fetch.queue.backoff.ms": 5,  # the default of a second stops the flow whenever that queue is full
-                "max.poll.interval.ms": 86_400_000,  # `_keep` polls, also while the window is closed
-                "on_commit": self._commit_reported,
+                "max.poll.interval.ms": 86_400_000,  # `_keep_polling` polls, also while the window is closed
+                "on_commit": self._on_commit,
             }
         )
         if self._topics:
-            consumer.subscribe(self._topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+            consumer.subscribe(
+                self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            )
         return consumer
 
-    async def _take(self, limit: int) -> Sequence[Delivery]:
-        self._taken_s = time.monotonic()
+    async def _fetch(self, limit: int) -> Sequence[Delivery]:
+        self._last_fetch_s = time.monotonic()
         if self._failure is not None:
             raise self._failure
-        if self._again:
-            return self._take_again(limit)
+        if self._redeliveries:
+            return self._fetch_redeliveries(limit)
         self._set_paused(False)
-        taken = self._poll(min(limit, _MOST_AT_ONCE))
-        if taken:
-            self._came_s = self._taken_s
+        deliveries = self._poll(min(limit, _MOST_AT_ONCE))
+        if deliveries:
+            self._last_message_s = self._last_fetch_s
         # A log in flow has a gap of a moment between two fetches: only one that rests is asked less often.
-        rests = self._taken_s - self._came_s > _IN_FLOW_S
-        self._poll_s = min(2 * self._poll_s, _SLOW_POLL_S) if rests else _QUICK_POLL_S
-        return taken
+        is_idle = self._last_fetch_s - self._last_message_s > _IN_FLOW_S
+        self._poll_s = min(2 * self._poll_s, _SLOW_POLL_S) if is_idle else _QUICK_POLL_S
+        return deliveries
 
     def _poll(self, limit: int) -> list[Delivery]:
         try:
             records: list[Any] = self._consumer.consume(limit, 0)
         except KafkaException as failure:
-            self._note(failure.args[0])
+            self._handle_error(failure.args[0])
             return []
         if not records:
             return []
         errors: list[KafkaError] = []
-        deliveries = to_deliveries(records, self._next_tag, self._delivered, errors)
+        deliveries = to_deliveries(records, self._next_tag, self._delivered_ends, errors)
         self._next_tag += len(deliveries)
         for error in errors:
-            self._note(error)
-        fresh = self._without_repeats(deliveries, self._taken_s)
+            self._handle_error(error)
+        fresh = self._without_repeats(deliveries, self._last_fetch_s)
         if len(fresh) < len(deliveries):
             self._loop.call_soon(self._commit)  # once the fresh ones count as in flight
         return fresh
 
-    def _note(self, error: KafkaError) -> None:
+    def _handle_error(self, error: KafkaError) -> None:
         """The client heals most errors; `receive` raises those that it does not."""
         if (
             error.code() in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE)
-            and not self._delivered
+            and not self._delivered_ends
         ):
             # An older broker: join by the classic protocol. The first consumer owns nothing yet.
             old, self._consumer = self._consumer, self._join(classic=True)
             self._loop.run_in_executor(None, old.close)
-        elif error.fatal() or error.code() not in _PASSING:
-            self._failure = typed(error, self._settings, ", ".join(self._topics))
+        elif error.fatal() or error.code() not in _TRANSIENT:
+            self._failure = to_broker_error(error, self._settings, ", ".join(self._topics))
 
-    def _settle(self) -> None:
+    def _schedule_store(self) -> None:
         self._commit()
 
-    def _commit(self, places: Iterable[Place] | None = None) -> None:
-        if self._committing and places is None:
+    def _commit(self, revoked: Iterable[Partition] | None = None) -> None:
+        if self._committing and revoked is None:
             return
-        only = None if places is None else set(places)
+        only = None if revoked is None else set(revoked)
         offsets = [
             TopicPartition(topic, partition, offset)
             for (topic, partition), offset in self._positions().items()
-            if (only is None or (topic, partition) in only) and offset > self._stored.get((topic, partition), -1)
+            if (only is None or (topic, partition) in only)
+            and offset > self._stored_positions.get((topic, partition), -1)
         ]
         if not offsets:
             return
@@ -171,19 +174,19 @@ class KafkaReceiver(LogReceiver):
             return  # not a member right now: what is not committed is delivered again
         self._committing = True
         for each in offsets:
-            self._stored[each.topic, each.partition] = each.offset
+            self._stored_positions[each.topic, each.partition] = each.offset
 
-    def _commit_reported(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         self._committing = False
         for each in partitions:
             if error is not None or each.error is not None:
-                self._stored.pop((each.topic, each.partition), None)
+                self._stored_positions.pop((each.topic, each.partition), None)
         if error is None and not self._closed:
             self._commit()
 
-    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         for each in partitions:
-            self._drop([(each.topic, each.partition)])
+            self._revoke([(each.topic, each.partition)])
         if any((each.topic, each.partition) in self._starts for each in partitions):
             consumer.incremental_assign(
                 [
@@ -194,29 +197,29 @@ class KafkaReceiver(LogReceiver):
                 ]
             )
 
-    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        places = [(each.topic, each.partition) for each in partitions]
-        self._commit(places)
-        self._drop(places)
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        revoked = [(each.topic, each.partition) for each in partitions]
+        self._commit(revoked)
+        self._revoke(revoked)
 
-    def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self._drop([(each.topic, each.partition) for each in partitions])
+    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._revoke([(each.topic, each.partition) for each in partitions])
 
-    async def _keep(self) -> None:
+    async def _keep_polling(self) -> None:
         """While nobody takes messages the client still has to be polled, or its group would wait for it.
 
         Its partitions are paused then, so that the poll brings no message. Pausing throws away what was
         fetched ahead, so it is only done after a second of silence.
         """
-        looked_s = time.monotonic()
+        last_look_s = time.monotonic()
         while not self._closed:
             await asyncio.sleep(_KEEP_ALIVE_S)
             now_s = time.monotonic()
-            if now_s - self._taken_s > _STALLED_S and not self._closed:
+            if now_s - self._last_fetch_s > _STALLED_S and not self._closed:
                 self._set_paused(True)
-                self._again.extend(self._poll(1))
-            if self._find_topics is not None and now_s - looked_s > 1.0:
-                looked_s = now_s
+                self._redeliveries.extend(self._poll(1))
+            if self._find_topics is not None and now_s - last_look_s > 1.0:
+                last_look_s = now_s
                 await self._look_for_topics(self._find_topics)
 
     def _set_paused(self, paused: bool) -> None:
@@ -233,13 +236,15 @@ class KafkaReceiver(LogReceiver):
             return  # away for the moment: the next look finds out
         if topics != self._topics and topics and not self._closed:
             self._topics = topics
-            self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+            self._consumer.subscribe(
+                topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            )
 
     async def _release(self, unsettled: Sequence[Delivery]) -> None:
-        self._keeper.cancel()
+        self._poll_task.cancel()
         positions = self._positions(unsettled)
         offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
-        self._delivered.clear()
+        self._delivered_ends.clear()
         await asyncio.wait_for(asyncio.to_thread(self._leave, offsets), _CLOSE_S)
 
     def _leave(self, offsets: list[TopicPartition]) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from flyball.brokers.kafka.producer import ProducerThread
-from flyball.brokers.kafka.sequences import Held, stamp
+from flyball.brokers.kafka.sequences import StoredSequences, stamp
 from flyball.brokers.port import BrokerError, Message, SendResult, TooLarge, Unconfirmed
 from flyball.errors import InvalidValue
 
@@ -32,31 +32,35 @@ class KafkaSender:
         """Nothing of its own is open."""
 
 
-class NumberingSender(KafkaSender):
+class SequencedSender(KafkaSender):
     """Of a named producer. What the topic holds of it is looked up before the first message, and again when it is
     unknown what became of one."""
 
-    def __init__(self, thread: ProducerThread, channel: str, producer: str, held: Held) -> None:
+    def __init__(self, thread: ProducerThread, channel: str, producer: str, stored: StoredSequences) -> None:
         super().__init__(thread, channel)
-        self._producer, self._held = producer, held
-        self._deciding = asyncio.Lock()
-        self._on_the_way: set[asyncio.Future[list[SendResult]]] = set()
-        self._through = -1
+        self._producer, self._stored = producer, stored
+        self._lock = asyncio.Lock()
+        self._in_flight: set[asyncio.Future[list[SendResult]]] = set()
+        self._confirmed_through = -1
         """every message up to this number has been confirmed here"""
-        self._there: set[int] | None = None
+        self._stored_numbers: set[int] | None = None
         """numbers above it that the topic holds; None: unknown"""
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         if sequence is None or not messages:
             return await super().send_batch(messages)
-        async with self._deciding:  # batches leave in the order of the calls
+        async with self._lock:  # batches leave in the order of the calls
             try:
-                there = await self._known(sequence)
+                stored_numbers = await self._load_stored(sequence)
             except BrokerError as error:
                 unknown = Unconfirmed(f"{error}: send it again with the same id")
                 return [SendResult(message.id, unknown) for message in messages]
             numbers = range(sequence, sequence + len(messages))
-            fresh = [at for at, number in enumerate(numbers) if number > self._through and number not in there]
+            fresh = [
+                at
+                for at, number in enumerate(numbers)
+                if number > self._confirmed_through and number not in stored_numbers
+            ]
             sending = asyncio.ensure_future(
                 self._thread.send(
                     self._channel,
@@ -64,47 +68,47 @@ class NumberingSender(KafkaSender):
                     [stamp(self._producer, numbers[at]) for at in fresh],
                 )
                 if fresh
-                else _nothing()
+                else _no_results()
             )
-            self._on_the_way.add(sending)
-            sending.add_done_callback(self._on_the_way.discard)
+            self._in_flight.add(sending)
+            sending.add_done_callback(self._in_flight.discard)
         results = [SendResult(message.id, duplicate=True) for message in messages]
         try:
             sent = await asyncio.shield(sending)
         except BaseException:
-            self._there = None
+            self._stored_numbers = None
             raise
         for at, result in zip(fresh, sent, strict=True):
             results[at] = result
         if any(result.error and not isinstance(result.error, TooLarge | InvalidValue) for result in results):
-            self._there = None
-        elif self._there is there:  # nothing became doubtful meanwhile
-            self._through = max(self._through, numbers[-1])
+            self._stored_numbers = None
+        elif self._stored_numbers is stored_numbers:  # nothing became doubtful meanwhile
+            self._confirmed_through = max(self._confirmed_through, numbers[-1])
         return results
 
     async def last_sequence(self) -> int | None:
-        async with self._deciding:
-            if self._there is None:
-                await self._all_arrived()
-                last = await asyncio.to_thread(self._held.last)
+        async with self._lock:
+            if self._stored_numbers is None:
+                await self._drain()
+                last = await asyncio.to_thread(self._stored.last)
                 if last is None:
-                    self._there, self._through = set(), -1
+                    self._stored_numbers, self._confirmed_through = set(), -1
                 return last
-            last = max(self._through, *self._there, -1)
+            last = max(self._confirmed_through, *self._stored_numbers, -1)
             return None if last < 0 else last
 
-    async def _known(self, sequence: int) -> set[int]:
-        if self._there is None:
-            await self._all_arrived()
-            self._there = await asyncio.to_thread(self._held.since, sequence)
-            self._through = -1
-        return self._there
+    async def _load_stored(self, sequence: int) -> set[int]:
+        if self._stored_numbers is None:
+            await self._drain()
+            self._stored_numbers = await asyncio.to_thread(self._stored.since, sequence)
+            self._confirmed_through = -1
+        return self._stored_numbers
 
-    async def _all_arrived(self) -> None:
+    async def _drain(self) -> None:
         """Nothing of ours can still come to the topic."""
-        if self._on_the_way:
-            await asyncio.wait(self._on_the_way)
+        if self._in_flight:
+            await asyncio.wait(self._in_flight)
 
 
-async def _nothing() -> list[SendResult]:
+async def _no_results() -> list[SendResult]:
     return []

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flyball.brokers.kafka.codec import NUMBERED
+from flyball.brokers.kafka.codec import SEQUENCE
 from flyball.brokers.kafka.config import KafkaSettings
 from flyball.brokers.kafka.log_reader import KafkaLogReader
 
@@ -23,22 +23,22 @@ _FIRST_SPAN, _WIDER = 16, 8
 def stamp(producer: str, sequence: int) -> str:
     """What the header says.
 
-    >>> stamp("lane 1", 7), number_of([("message-id", b"x"), ("producer-sequence", b"lane 1 7")], b"lane 1")
+    >>> stamp("lane 1", 7), sequence_of([("message-id", b"x"), ("producer-sequence", b"lane 1 7")], b"lane 1")
     ('lane 1 7', 7)
     """
     return f"{producer} {sequence}"
 
 
-def number_of(headers: list[tuple[str, bytes | None]] | None, producer: bytes) -> int | None:
+def sequence_of(headers: list[tuple[str, bytes | None]] | None, producer: bytes) -> int | None:
     """A record's number, if it is one of the producer's."""
     for name, value in headers or ():
-        if name == NUMBERED and value is not None:
+        if name == SEQUENCE and value is not None:
             named, _, number = value.rpartition(b" ")
             return int(number) if named == producer else None
     return None
 
 
-class Held:
+class StoredSequences:
     """Reads what a topic has of one producer."""
 
     def __init__(self, settings: KafkaSettings, topic: str, producer: str) -> None:
@@ -47,7 +47,9 @@ class Held:
     def last(self) -> int | None:
         """The highest number."""
         with KafkaLogReader(self._settings.url, self._topic) as reader:
-            found = [max(self._back(reader, number), default=None) for number in range(reader.partitions())]
+            found = [
+                max(self._read_backwards(reader, number), default=None) for number in range(reader.partitions())
+            ]
         return max((number for number in found if number is not None), default=None)
 
     def since(self, sequence: int) -> set[int]:
@@ -56,11 +58,11 @@ class Held:
             return {
                 number
                 for partition in range(reader.partitions())
-                for number in self._back(reader, partition, sequence)
+                for number in self._read_backwards(reader, partition, sequence)
                 if number >= sequence
             }
 
-    def _back(self, reader: KafkaLogReader, partition: int, below: int | None = None) -> Iterator[int]:
+    def _read_backwards(self, reader: KafkaLogReader, partition: int, below: int | None = None) -> Iterator[int]:
         """Numbers from the end backwards, piece by piece, until one lies below that, or until there is any.
 
         A client keeps the order of what it sends to a partition: before such a one there are only smaller ones.
@@ -73,12 +75,12 @@ class Held:
                 number
                 for records in reader.read_records(partition, begin, end)
                 for record in records
-                if (number := self._number(record)) is not None
+                if (number := self._sequence_of(record)) is not None
             ]
             yield from numbers
             if numbers and (below is None or min(numbers) < below):
                 return
             end, span = begin, span * _WIDER
 
-    def _number(self, record: Any) -> int | None:
-        return number_of(record.headers(), self._producer)
+    def _sequence_of(self, record: Any) -> int | None:
+        return sequence_of(record.headers(), self._producer)

@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 from flyball.brokers.core.broker import BaseBroker
-from flyball.brokers.core.checks import ChannelSpec, full, partition_of, too_large
+from flyball.brokers.core.checks import ChannelSpec, partition_of, queue_full, too_large
 from flyball.brokers.core.names import check_name, matches
 from flyball.brokers.core.receiver import BaseReceiver
-from flyball.brokers.memory.hub import Channel, Hub, Outlet, Stored
+from flyball.brokers.memory.hub import Channel, Hub, Outlet, StoredMessage
 from flyball.brokers.port import (
     Broker,
     Capabilities,
@@ -70,7 +70,7 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
     async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
         if self._hub.channel(queue).kind != "queue":
             raise Unsupported(f"{queue!r} is a log: read it, or subscribe a group to it")
-        return self._opened(_MemoryReceiver(self._hub, self._hub.queues[queue], window))
+        return self._register_receiver(_MemoryReceiver(self._hub, self._hub.queues[queue], window))
 
     async def subscribe(self, pattern: str, group: str, *, window: int = 100, start: Start = "latest") -> Receiver:
         matches(pattern, check_name(group))  # both are checked before anything is made
@@ -79,7 +79,7 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
             outlet = self._hub.groups[pattern, group] = Outlet(pattern)
             if start == "earliest":
                 self._fill(outlet)
-        return self._opened(_MemoryReceiver(self._hub, outlet, window))
+        return self._register_receiver(_MemoryReceiver(self._hub, outlet, window))
 
     def _fill(self, outlet: Outlet) -> None:
         for channel in self._hub.channels.values():
@@ -101,7 +101,7 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
         end = self._hub.channel(log).next_offset[partition]
         return (records[0].offset or 0 if records else end), end
 
-    def _records(self, log: str, partition: int) -> deque[Stored]:
+    def _records(self, log: str, partition: int) -> deque[StoredMessage]:
         channel = self._hub.channel(log)
         if channel.kind != "log":
             raise Unsupported(f"{log!r} is a queue: only a log can be read by offset")
@@ -128,11 +128,11 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
         if gone is None:
             return
         for outlet in self._hub.outlets(channel):
-            outlet.take_out(gone)
+            outlet.remove_channel(gone)
         self._hub.queues.pop(channel, None)
         for key in [key for key, outlet in self._hub.groups.items() if outlet.pattern == channel]:
             del self._hub.groups[key]
-        for waiter in gone.room:
+        for waiter in gone.waiting_senders:
             waiter.set()
 
     async def purge(self, channel: str) -> int | None:
@@ -199,43 +199,43 @@ class _MemorySender:
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         channel = self._hub.channel(self._name)
-        known = self._known(channel, sequence)
+        known = self._last_sequence(channel, sequence)
         keyless = next(self._hub.keyless) % channel.partitions
         deadline = time.monotonic() + self._blocked_timeout_s
         results = []
-        for place, message in enumerate(messages):
-            if known is not None and sequence is not None and sequence + place <= known:
+        for index, message in enumerate(messages):
+            if known is not None and sequence is not None and sequence + index <= known:
                 results.append(SendResult(message.id, duplicate=True))
             elif len(message.body) > self._max_body_bytes:
                 results.append(SendResult(message.id, too_large(message, self._max_body_bytes)))
-            elif not await self._room(channel, deadline):
-                results.append(SendResult(message.id, full(self._name, self._blocked_timeout_s)))
+            elif not await self._wait_for_space(channel, deadline):
+                results.append(SendResult(message.id, queue_full(self._name, self._blocked_timeout_s)))
             else:
                 partition = partition_of(message.key, channel.partitions, keyless)
                 stored = self._hub.store(channel, message, partition if channel.kind == "log" else None)
                 if sequence is not None and self._producer is not None:
-                    channel.sequences[self._producer] = sequence + place
+                    channel.sequences[self._producer] = sequence + index
                 results.append(SendResult(message.id, partition=stored.partition, offset=stored.offset))
         self._hub.trim(channel)
         return results
 
-    def _known(self, channel: Channel, sequence: int | None) -> int | None:
+    def _last_sequence(self, channel: Channel, sequence: int | None) -> int | None:
         if sequence is None or channel.kind == "queue":
             return None
         if self._producer is None:
             raise InvalidValue(f"sequence {sequence} needs a producer: open the sender with producer=NAME")
         return channel.sequences.get(self._producer)
 
-    async def _room(self, channel: Channel, deadline: float) -> bool:
+    async def _wait_for_space(self, channel: Channel, deadline: float) -> bool:
         while channel.full:
-            room = asyncio.Event()
-            channel.room.add(room)
+            space = asyncio.Event()
+            channel.waiting_senders.add(space)
             try:
-                await asyncio.wait_for(room.wait(), max(deadline - time.monotonic(), 0.0))
+                await asyncio.wait_for(space.wait(), max(deadline - time.monotonic(), 0.0))
             except TimeoutError:
                 return False
             finally:
-                channel.room.discard(room)
+                channel.waiting_senders.discard(space)
             if self._hub.channels.get(self._name) is not channel:
                 raise NoSuchChannel(
                     f"{self._name!r} was deleted while a message waited for room in it: send again"
@@ -254,19 +254,19 @@ class _MemoryReceiver(BaseReceiver):
         super().__init__(window)
         self._hub, self._outlet = hub, outlet
         self._tags = itertools.count(1)
-        self._held: dict[int, tuple[int, Stored, int]] = {}
-        outlet.wake.append(self._arrived)
+        self._claimed: dict[int, tuple[int, StoredMessage, int]] = {}
+        outlet.wake.append(self._notify)
 
-    async def _take(self, limit: int) -> Sequence[Delivery]:
-        taken: list[Delivery] = []
-        while self._outlet.waiting and len(taken) < limit:
+    async def _fetch(self, limit: int) -> Sequence[Delivery]:
+        deliveries: list[Delivery] = []
+        while self._outlet.waiting and len(deliveries) < limit:
             arrival, stored, attempts = heapq.heappop(self._outlet.waiting)
             if stored.dropped:
                 self._hub.settle(stored, self._outlet)
                 continue
             tag = next(self._tags)
-            self._held[tag] = (arrival, stored, attempts + 1)
-            taken.append(
+            self._claimed[tag] = (arrival, stored, attempts + 1)
+            deliveries.append(
                 Delivery(
                     message=stored.message,
                     channel=stored.channel.name,
@@ -277,11 +277,11 @@ class _MemoryReceiver(BaseReceiver):
                     offset=stored.offset,
                 )
             )
-        return taken
+        return deliveries
 
     async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         for delivery in deliveries:
-            _, stored, _ = self._held.pop(delivery.tag)
+            _, stored, _ = self._claimed.pop(delivery.tag)
             self._hub.settle(stored, self._outlet)
 
     async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
@@ -289,8 +289,8 @@ class _MemoryReceiver(BaseReceiver):
             await self._acknowledge(deliveries)
             return
         for delivery in deliveries:
-            self._outlet.put(*self._held.pop(delivery.tag))
+            self._outlet.put(*self._claimed.pop(delivery.tag))
 
     async def _release(self, unsettled: Sequence[Delivery]) -> None:
-        self._outlet.wake.remove(self._arrived)
+        self._outlet.wake.remove(self._notify)
         await self._return(unsettled, requeue=True)

@@ -18,15 +18,15 @@ from flyball.brokers.port import Kind, Message, no_such_channel
 
 
 @dataclass(slots=True)
-class Stored:
-    """A message at its place. `holders` counts the outlets of a queue that still owe it to somebody."""
+class StoredMessage:
+    """A message at its place. `pending_outlets` counts the outlets of a queue that still owe it to somebody."""
 
     message: Message
     channel: Channel
     stored_time_s: float
     partition: int | None = None
     offset: int | None = None
-    holders: int = 0
+    pending_outlets: int = 0
     dropped: bool = False
 
 
@@ -35,17 +35,19 @@ class Outlet:
     """Messages that wait for the members of one queue or group, oldest first."""
 
     pattern: str
-    waiting: list[tuple[int, Stored, int]] = field(default_factory=list)  # heap of (arrival, message, attempts)
+    waiting: list[tuple[int, StoredMessage, int]] = field(
+        default_factory=list
+    )  # heap of (arrival, message, attempts)
     unsettled: Counter[str] = field(default_factory=Counter)  # by channel
     wake: list[Callable[[], None]] = field(default_factory=list)
 
-    def put(self, arrival: int, stored: Stored, attempts: int) -> None:
+    def put(self, arrival: int, stored: StoredMessage, attempts: int) -> None:
         # What returns keeps its arrival number and so its place in the order.
         heapq.heappush(self.waiting, (arrival, stored, attempts))
         for wake in self.wake:
             wake()
 
-    def take_out(self, channel: Channel) -> None:
+    def remove_channel(self, channel: Channel) -> None:
         """A channel is gone, with all that waited from it."""
         self.waiting = [item for item in self.waiting if item[1].channel is not channel]
         heapq.heapify(self.waiting)
@@ -60,10 +62,10 @@ class Channel:
     max_bytes: int | None
     retention_s: float | None
     stored_bytes: int = 0
-    records: list[deque[Stored]] = field(default_factory=list)
+    records: list[deque[StoredMessage]] = field(default_factory=list)
     next_offset: list[int] = field(default_factory=list)
     sequences: dict[str, int] = field(default_factory=dict)
-    room: set[asyncio.Event] = field(default_factory=set)  # of senders that wait
+    waiting_senders: set[asyncio.Event] = field(default_factory=set)  # of senders that wait
 
     @property
     def full(self) -> bool:
@@ -90,27 +92,27 @@ class Hub:
         own = [self.queues[channel]] if channel in self.queues else []
         return own + [outlet for outlet in self.groups.values() if matches(outlet.pattern, channel)]
 
-    def store(self, channel: Channel, message: Message, partition: int | None) -> Stored:
-        stored = Stored(message, channel, time.time(), partition)
+    def store(self, channel: Channel, message: Message, partition: int | None) -> StoredMessage:
+        stored = StoredMessage(message, channel, time.time(), partition)
         if partition is not None:
             stored.offset = channel.next_offset[partition]
             channel.next_offset[partition] += 1
             channel.records[partition].append(stored)
         channel.stored_bytes += len(message.body)
         outlets = self.outlets(channel.name)
-        stored.holders = len(outlets)
+        stored.pending_outlets = len(outlets)
         arrival = next(self.arrivals)
         for outlet in outlets:
             outlet.unsettled[channel.name] += 1
             outlet.put(arrival, stored, 0)
         return stored
 
-    def settle(self, stored: Stored, outlet: Outlet) -> None:
+    def settle(self, stored: StoredMessage, outlet: Outlet) -> None:
         outlet.unsettled[stored.channel.name] -= 1
-        stored.holders -= 1
-        if stored.holders == 0 and stored.channel.kind == "queue":
+        stored.pending_outlets -= 1
+        if stored.pending_outlets == 0 and stored.channel.kind == "queue":
             stored.channel.stored_bytes -= len(stored.message.body)
-            for waiter in stored.channel.room:
+            for waiter in stored.channel.waiting_senders:
                 waiter.set()
 
     def trim(self, channel: Channel) -> None:

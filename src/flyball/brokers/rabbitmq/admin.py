@@ -143,13 +143,13 @@ class RabbitAdmin:
             await self._link.open()
             if self._channel is None or not self._channel.is_open:
                 self._channel = await self._link.channel()
-            self._link.waiting += 1
+            self._link.pending_answers += 1
             try:
                 return await action(self._channel)
             except (AMQPError, TimeoutError) as error:
                 raise channel_error(error, queue, self._settings.display_url) from None
             finally:
-                self._link.waiting -= 1
+                self._link.pending_answers -= 1
 
 
 async def _declare_exchange(channel: OpenChannel) -> None:

@@ -111,7 +111,7 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
             finished=self._settings.finished_ids(),
         )
         await receiver.open()
-        return self._opened(receiver)
+        return self._register_receiver(receiver)
 
     def _check_kind(self, spec: ChannelSpec) -> None:
         if spec.kind == "log":

@@ -9,7 +9,7 @@ management          port or URL of the management plugin: `channels` needs it, a
 dedup_ids, dedup_s  horizon within which a receiver drops repeats of what it acknowledged; 0 ids: off
 blocked_timeout_s   the longest time that a sender waits for a broker that applies back-pressure
 max_body_bytes      the largest body that is sent
-silence_s           how soon a frozen broker is noticed
+answer_timeout_s           how soon a frozen broker is noticed
 reconnect_s         how long a lost connection is tried again
 heartbeat_s         AMQP's heartbeat
 ca_file, cert_file, key_file   TLS
@@ -36,7 +36,7 @@ _OPTIONS = (
     "dedup_s",
     "blocked_timeout_s",
     "max_body_bytes",
-    "silence_s",
+    "answer_timeout_s",
     "reconnect_s",
     "heartbeat_s",
     "ca_file",
@@ -51,7 +51,7 @@ class RabbitSettings:
 
     url: BrokerUrl
     parameters: pika.ConnectionParameters
-    silence_s: float
+    answer_timeout_s: float
     reconnect_s: float
     blocked_timeout_s: float
     queue_type: str | None
@@ -77,7 +77,7 @@ class RabbitSettings:
         settings = cls(
             url,
             _connection_parameters(url),
-            silence_s=url.number("silence_s", 1.0),
+            answer_timeout_s=url.number("answer_timeout_s", 1.0),
             reconnect_s=url.number("reconnect_s", 30.0),
             blocked_timeout_s=url.number("blocked_timeout_s", 30.0),
             queue_type=queue_type,

@@ -70,12 +70,12 @@ class OpenChannel:
         if not self.raw.is_open:
             return
         done = asyncio.Event()
-        before = self.on_close
+        previous = self.on_close
 
         def closed(reason: BaseException) -> None:
             done.set()
-            if before is not None:
-                before(reason)
+            if previous is not None:
+                previous(reason)
 
         self.on_close = closed
         with suppress(AMQPError, TimeoutError):
@@ -96,7 +96,7 @@ class Link:
         self._unblocked = asyncio.Event()
         self._unblocked.set()
         self._closing = False
-        self.waiting = 0
+        self.pending_answers = 0
         """How many answers somebody waits for; while it is 0 silence means nothing."""
         self.on_lost: list[Callable[[], None]] = []
         self.on_tick: list[Callable[[], None]] = []
@@ -114,7 +114,7 @@ class Link:
         known = getattr(self._connection, "server_properties", None) or {}
         return str(known.get("version", ""))
 
-    async def unblocked(self, timeout_s: float) -> bool:
+    async def wait_unblocked(self, timeout_s: float) -> bool:
         """Wait while the broker asks for silence; False if it still does."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._unblocked.wait(), timeout_s)
@@ -146,7 +146,7 @@ class Link:
             self._settings.parameters,
             on_open_callback=lambda opened: None if future.done() else future.set_result(opened),
             on_open_error_callback=failed,
-            on_close_callback=self._lost,
+            on_close_callback=self._on_loss,
         )
         self._connection = await future
         self._unblocked.set()
@@ -172,8 +172,8 @@ class Link:
             ) from None
 
     async def _watch(self, connection: Any) -> None:
-        tick_s = self._settings.silence_s / _TICKS
-        before, silent = (-1, -1), 0
+        tick_s = self._settings.answer_timeout_s / _TICKS
+        previous, silent = (-1, -1), 0
         while connection is self._connection and connection.is_open:
             await asyncio.sleep(tick_s)
             for hook in list(self.on_tick):
@@ -182,8 +182,8 @@ class Link:
                 return
             # What still leaves our buffer is as good a sign of life as what arrives.
             now = (connection.bytes_received, unsent_bytes(connection))
-            if now != before or self.waiting <= 0 or self.blocked:
-                before, silent = now, 0
+            if now != previous or self.pending_answers <= 0 or self.blocked:
+                previous, silent = now, 0
                 continue
             silent += 1
             if silent == _TICKS // 2:
@@ -198,9 +198,9 @@ class Link:
         if connection is None:
             return
         terminate(connection, Unreachable(f"{self._settings.display_url} fell silent"))
-        self._lost(connection, Unreachable("silent"))
+        self._on_loss(connection, Unreachable("silent"))
 
-    def _lost(self, connection: Any, _error: BaseException) -> None:
+    def _on_loss(self, connection: Any, _error: BaseException) -> None:
         if connection is not self._connection:
             return  # told before
         self._connection = None

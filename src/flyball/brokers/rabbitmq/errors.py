@@ -20,9 +20,9 @@ from flyball.errors import InvalidValue
 
 def connection_error(error: BaseException, settings: RabbitSettings) -> BrokerError:
     """What a failed connection means for a user: wrong password, wrong virtual host, nobody there."""
-    found = list(_causes(error))
+    causes = list(_causes(error))
     vhost = settings.vhost
-    for cause in found:
+    for cause in causes:
         code = cause.reply_code if isinstance(cause, ConnectionClosed) else None
         if isinstance(cause, ProbableAuthenticationError | AuthenticationError) or code == 403:
             return LoginRefused(f"{settings.display_url} refused the login: check user and password")
@@ -37,7 +37,7 @@ def connection_error(error: BaseException, settings: RabbitSettings) -> BrokerEr
             return Unreachable(
                 f"no TLS connection to {settings.display_url}: {cause.reason or cause}; check port and ca_file"
             )
-    deepest = found[-1]
+    deepest = causes[-1]
     words = deepest.strerror if isinstance(deepest, OSError) and deepest.strerror else repr(deepest)
     return Unreachable(
         f"{settings.display_url} does not answer ({words}): check host and port and that the server runs"
@@ -46,14 +46,14 @@ def connection_error(error: BaseException, settings: RabbitSettings) -> BrokerEr
 
 def _causes(error: BaseException) -> list[BaseException]:
     """An error and what pika wrapped into it, outermost first."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
     todo: list[BaseException] = [error]
-    while todo and len(found) < 50:
+    while todo and len(causes) < 50:
         one = todo.pop(0)
-        found.append(one)
+        causes.append(one)
         inner = [*getattr(one, "exceptions", ()), getattr(one, "exception", None), one.__cause__, *one.args]
-        todo += [item for item in inner if isinstance(item, BaseException) and item not in found]
-    return found
+        todo += [item for item in inner if isinstance(item, BaseException) and item not in causes]
+    return causes
 
 
 def channel_error(error: BaseException, channel: str, display_url: str) -> BrokerError | InvalidValue:

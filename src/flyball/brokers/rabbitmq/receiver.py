@@ -77,7 +77,7 @@ class RabbitReceiver(BaseReceiver):
         self._last_tag = 0
         self._last_hand_out_s = time.monotonic()
         self._failure: FlyballError | None = None
-        self._trip: RoundTrip | None = None  # where the round trip counts
+        self._round_trip: RoundTrip | None = None  # where the round trip counts
         self._counted_tag = 0  # where it counts: the last delivery that was taken into account
         self._wake_tag = _NO_TAG  # … and the one that frees enough places to be worth looking
         self._peak = self._last_peak = window  # widest window of this second and of the last
@@ -89,24 +89,24 @@ class RabbitReceiver(BaseReceiver):
 
     @property
     def occupied(self) -> int:
-        out = len(self._out)
-        if self._trip is None:
+        out = len(self._in_flight)
+        if self._round_trip is None:
             return out
-        self._count_arrivals(self._trip)
+        self._count_arrivals(self._round_trip)
         deferred = len(self._switch.deferred_acks or ())
         most = max(0, self._switch.prefetch - out - len(self._parked) - deferred)
-        return out + self._trip.open(time.monotonic(), most)
+        return out + self._round_trip.outstanding(time.monotonic(), most)
 
     @property
     def round_trip_s(self) -> float:
-        return 0.0 if self._trip is None else self._trip.mean_s or 0.0
+        return 0.0 if self._round_trip is None else self._round_trip.mean_s or 0.0
 
     def count_round_trip(self) -> bool:
-        if self._trip is None:
-            self._trip = RoundTrip()
+        if self._round_trip is None:
+            self._round_trip = RoundTrip()
             if self._switch.answer_s is not None:
-                self._trip.asked(self._switch.answer_s)
-            self._answers_free_places = True
+                self._round_trip.add_probe(self._switch.answer_s)
+            self._reply_frees_slot = True
             self._counted_tag = self._last_tag
             self._wake_tag = 0
         self._poll_s = SLACK_S  # nobody tells when an answer has not come
@@ -120,18 +120,18 @@ class RabbitReceiver(BaseReceiver):
         """
         count, self._counted_tag = self._last_tag - self._counted_tag, self._last_tag
         if count:
-            trip.arrived(count, time.monotonic(), more=len(self._parked) > count)
+            trip.add_arrivals(count, time.monotonic(), more=len(self._parked) > count)
         self._wake_tag = self._last_tag + max(1, self._window // 16)
 
     async def open(self) -> None:
         await self._connect()
-        self._link.on_lost.append(self._lost)
-        self._link.waiting += 1
+        self._link.on_lost.append(self._on_loss)
+        self._link.pending_answers += 1
         self._maintenance = asyncio.create_task(self._maintain())
 
     # --- for BaseReceiver -------------------------------------------------------------------------------------
 
-    async def _take(self, limit: int) -> Sequence[Delivery]:
+    async def _fetch(self, limit: int) -> Sequence[Delivery]:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             self._switch.start(self._reconnect)
@@ -142,22 +142,22 @@ class RabbitReceiver(BaseReceiver):
         if not parked:
             return ()
         self._last_hand_out_s = now_s = time.monotonic()
-        taken: list[Delivery] = []
+        deliveries: list[Delivery] = []
         finished = self._finished
         if finished is None or not len(finished):
-            while parked and len(taken) < limit:
-                taken.append(parked.popleft())
-            return taken
+            while parked and len(deliveries) < limit:
+                deliveries.append(parked.popleft())
+            return deliveries
         repeats = []
-        while parked and len(taken) < limit:
+        while parked and len(deliveries) < limit:
             delivery = parked.popleft()
-            if finished.seen(delivery.message.id, now_s) and delivery.tag not in self._foreign:
+            if finished.contains(delivery.message.id, now_s) and delivery.tag not in self._foreign:
                 repeats.append(delivery)
             else:
-                taken.append(delivery)
+                deliveries.append(delivery)
         if repeats:
-            await self._acknowledge(repeats, next(iter(taken), None))
-        return taken
+            await self._acknowledge(repeats, next(iter(deliveries), None))
+        return deliveries
 
     async def _acknowledge(self, deliveries: Sequence[Delivery], before: Delivery | None = None) -> None:
         if self._finished is not None:
@@ -182,13 +182,13 @@ class RabbitReceiver(BaseReceiver):
         tags = sorted([one.tag for one in deliveries if one.tag > base])
         # Deliveries are handed out and kept in the order of their tags.
         oldest_open = min(
-            next(iter(self._out), _NO_TAG),
+            next(iter(self._in_flight), _NO_TAG),
             self._parked[0].tag if self._parked else _NO_TAG,
             before.tag if before is not None else _NO_TAG,
         )
-        if self._trip is not None:
-            self._count_arrivals(self._trip)
-            self._trip.settled(len(tags), time.monotonic())
+        if self._round_trip is not None:
+            self._count_arrivals(self._round_trip)
+            self._round_trip.add_settled(len(tags), time.monotonic())
         with suppress(AMQPError):
             older = [tag for tag in tags if tag < oldest_open]
             if older:
@@ -205,14 +205,14 @@ class RabbitReceiver(BaseReceiver):
                 self._foreign.discard(one.tag)
                 if one.tag > self._base:
                     channel.raw.basic_nack(one.tag - self._base, requeue=requeue)
-        self._arrived()  # their places are free at once
+        self._notify()  # their places are free at once
 
     async def _release(self, unsettled: Sequence[Delivery]) -> None:  # noqa: ARG002  closing the channel gives all back
         self._switch.cancel_step()
         if self._maintenance is not None:
             self._maintenance.cancel()
-            self._link.waiting -= 1
-            self._link.on_lost.remove(self._lost)
+            self._link.pending_answers -= 1
+            self._link.on_lost.remove(self._on_loss)
         self._switch.send_deferred_acks()
         self._parked.clear()
         channel, self._switch.channel = self._switch.channel, None
@@ -241,7 +241,7 @@ class RabbitReceiver(BaseReceiver):
         channel = routing_key if self._pattern else self.queue
         if not self._parked or tag >= self._wake_tag:
             self._wake_tag = _NO_TAG
-            self._arrived()
+            self._notify()
         if not redelivered:
             self._parked.append(Delivery(message, channel, tag, False, 1))
             return
@@ -259,7 +259,7 @@ class RabbitReceiver(BaseReceiver):
 
     @property
     def unacknowledged(self) -> int:
-        return len(self._out) + len(self._parked)
+        return len(self._in_flight) + len(self._parked)
 
     def target_prefetch(self) -> int:
         return policy.target_prefetch(
@@ -268,7 +268,7 @@ class RabbitReceiver(BaseReceiver):
             peak=self._peak,
             last_peak=self._last_peak,
             counting=self._counting,
-            round_trip=self._trip is not None,
+            round_trip=self._round_trip is not None,
         )
 
     def make_room(self, prefetch: int) -> bool:
@@ -282,7 +282,7 @@ class RabbitReceiver(BaseReceiver):
 
     def fail(self, error: FlyballError) -> None:
         self._failure = error
-        self._arrived()
+        self._notify()
 
     # --- the channel ------------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class RabbitReceiver(BaseReceiver):
         def on_close(_reason: BaseException) -> None:
             handlers.pop(number, None)  # the number will be another channel's
             if channel is self._switch.channel:
-                self._lost()
+                self._on_loss()
 
         channel.on_close = on_close
         channel.raw.add_on_cancel_callback(lambda _: self._on_cancel())
@@ -317,14 +317,14 @@ class RabbitReceiver(BaseReceiver):
         self._switch.consumer_tag = ""
         self.fail(NoSuchChannel(f"the queue {self.queue!r} on {self._display_url} was deleted: declare it again"))
 
-    def _lost(self) -> None:
+    def _on_loss(self) -> None:
         self._switch.lose()
-        if self._trip is not None:
-            self._trip.forget()
+        if self._round_trip is not None:
+            self._round_trip.reset()
             self._counted_tag, self._wake_tag = self._last_tag, 0
         self._parked.clear()
         self._foreign.clear()
-        self._forget()
+        self._drop_in_flight()
         self._switch.start(self._reconnect)
 
     # --- what is parked must not starve other consumers -------------------------------------------------------
@@ -339,20 +339,20 @@ class RabbitReceiver(BaseReceiver):
             self._last_peak, self._peak = self._peak, self._window
             if await self._should_stop_consuming():
                 self._switch.start(self._stop_consuming)
-            elif self._trip is not None:
+            elif self._round_trip is not None:
                 self._switch.start(self._measure_answer)
 
     async def _measure_answer(self) -> None:
         answer_s = await self._switch.measure_answer()
-        if answer_s is not None and self._trip is not None:
-            self._trip.asked(answer_s)
+        if answer_s is not None and self._round_trip is not None:
+            self._round_trip.add_probe(answer_s)
 
     async def _should_stop_consuming(self) -> bool:
         if not policy.is_idle(time.monotonic() - self._last_hand_out_s):
             return False
         if not any(map(self.may_return, self._parked)):
             return False
-        if not policy.is_window_full(len(self._out), self._window):
+        if not policy.is_window_full(len(self._in_flight), self._window):
             return True
         try:
             ready, consumers = await self._count_queue(self.queue)
@@ -368,7 +368,7 @@ class RabbitReceiver(BaseReceiver):
         if self._counting.counts:
             self._counting = await self._ask_counting(self.queue)  # a policy may have changed it
         self._return_parked(keep=0)
-        self._arrived()
+        self._notify()
 
     def _return_parked(self, keep: int) -> None:
         channel = self._switch.channel
@@ -392,5 +392,5 @@ class RabbitReceiver(BaseReceiver):
             await self._stop_consuming()
         rest = list(self._parked)
         self._parked.clear()
-        self._out.update([(delivery.tag, delivery) for delivery in rest])
+        self._in_flight.update([(delivery.tag, delivery) for delivery in rest])
         return rest

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from flyball.backoff import delays_s
-from flyball.brokers.core.checks import full, too_large
+from flyball.brokers.core.checks import queue_full, too_large
 from flyball.brokers.port import (
     Blocked,
     BrokerError,
@@ -38,31 +38,31 @@ _UNKNOWN, _STORED, _REFUSED, _RETURNED = 0, 1, 2, 3
 class _Run:
     """Messages published with consecutive numbers, and what is known of each."""
 
-    __slots__ = ("done", "fates", "first", "ids", "left")
+    __slots__ = ("done", "first", "ids", "outcomes", "unanswered")
 
     def __init__(self, first: int, ids: list[str], done: asyncio.Future[None]) -> None:
         self.first = first
         self.ids = ids
-        self.fates = bytearray(len(ids))
-        self.left = len(ids)
+        self.outcomes = bytearray(len(ids))
+        self.unanswered = len(ids)
         self.done = done
 
-    def settle(self, low: int, high: int, fate: int) -> None:
+    def settle(self, low: int, high: int, outcome: int) -> None:
         """Places low <= i < high have this fate, as far as nothing was known of them."""
-        fates = self.fates
+        outcomes = self.outcomes
         if high - low == 1:
-            if fates[low] == _UNKNOWN:
-                fates[low] = fate
-                self.left -= 1
+            if outcomes[low] == _UNKNOWN:
+                outcomes[low] = outcome
+                self.unanswered -= 1
             return
-        fresh = fates.count(_UNKNOWN, low, high)
+        fresh = outcomes.count(_UNKNOWN, low, high)
         if fresh == high - low:
-            fates[low:high] = bytes((fate,)) * fresh
+            outcomes[low:high] = bytes((outcome,)) * fresh
         else:
             for at in range(low, high):
-                if fates[at] == _UNKNOWN:
-                    fates[at] = fate
-        self.left -= fresh
+                if outcomes[at] == _UNKNOWN:
+                    outcomes[at] = outcome
+        self.unanswered -= fresh
 
 
 class RabbitSender:
@@ -92,7 +92,7 @@ class RabbitSender:
         self._closed = False
         self._stuck_at = 0
         self._stuck_since_s = 0.0
-        link.on_lost.append(self._lost)
+        link.on_lost.append(self._on_loss)
         link.on_tick.append(self._tick)
 
     @property
@@ -104,20 +104,20 @@ class RabbitSender:
 
     async def open(self) -> None:
         """Connect and find out where this channel's messages go."""
-        await self._ready()
+        await self._open_channel()
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:  # noqa: ARG002  queues keep no sequences
-        fates = await self._publish(messages)
-        if all(fate is None for fate in fates):
+        outcomes = await self._publish(messages)
+        if all(outcome is None for outcome in outcomes):
             return [SendResult(message.id) for message in messages]
-        if any(isinstance(fate, NoSuchChannel) for fate in fates) and await self._find_queue():
+        if any(isinstance(outcome, NoSuchChannel) for outcome in outcomes) and await self._find_queue():
             # Another program made the queue after this sender was opened: now that it is known, try once more.
-            await self._again(messages, fates, NoSuchChannel)
-        if any(isinstance(fate, Blocked) for fate in fates) and not self._link.blocked:
-            await self._until_there_is_room(messages, fates)
-        return [SendResult(message.id, fate) for message, fate in zip(messages, fates, strict=True)]
+            await self._resend(messages, outcomes, NoSuchChannel)
+        if any(isinstance(outcome, Blocked) for outcome in outcomes) and not self._link.blocked:
+            await self._retry_while_full(messages, outcomes)
+        return [SendResult(message.id, outcome) for message, outcome in zip(messages, outcomes, strict=True)]
 
-    async def _until_there_is_room(self, messages: Sequence[Message], fates: list[BrokerError | None]) -> None:
+    async def _retry_while_full(self, messages: Sequence[Message], outcomes: list[BrokerError | None]) -> None:
         """A full queue refuses; what it refused is offered again until it fits or the time is used up."""
         deadline = time.monotonic() + self._blocked_timeout_s
         self._full = True
@@ -126,95 +126,95 @@ class RabbitSender:
                 if time.monotonic() + wait_s > deadline:
                     break
                 await asyncio.sleep(wait_s)
-                await self._again(messages, fates, Blocked)
-                if not any(isinstance(fate, Blocked) for fate in fates):
+                await self._resend(messages, outcomes, Blocked)
+                if not any(isinstance(outcome, Blocked) for outcome in outcomes):
                     break
         finally:
             self._full = False
 
-    async def _again(
-        self, messages: Sequence[Message], fates: list[BrokerError | None], why: type[BrokerError]
+    async def _resend(
+        self, messages: Sequence[Message], outcomes: list[BrokerError | None], error_type: type[BrokerError]
     ) -> None:
-        places = [at for at, fate in enumerate(fates) if isinstance(fate, why)]
-        for at, fate in zip(places, await self._publish([messages[at] for at in places]), strict=True):
-            fates[at] = fate
+        indices = [at for at, outcome in enumerate(outcomes) if isinstance(outcome, error_type)]
+        for at, outcome in zip(indices, await self._publish([messages[at] for at in indices]), strict=True):
+            outcomes[at] = outcome
 
     async def _publish(self, messages: Sequence[Message]) -> list[BrokerError | None]:
         """Publish once and wait for the confirms; the error of each message, None if it is stored."""
         if self._closed:
             return [Unreachable(f"this sender to {self._channel_name!r} is closed: open another")] * len(messages)
-        if self._link.blocked and not await self._link.unblocked(self._blocked_timeout_s):
+        if self._link.blocked and not await self._link.wait_unblocked(self._blocked_timeout_s):
             error = Blocked(
                 f"the broker of {self._channel_name!r} has been out of memory or disk for "
                 f"{self._blocked_timeout_s:g} s: send again when it has recovered"
             )
             return [error] * len(messages)
         try:
-            channel = await self._ready()
+            channel = await self._open_channel()
         except BrokerError as error:
             return [error] * len(messages)
-        fates: list[BrokerError | None] = [None] * len(messages)
-        under_way: deque[tuple[_Run, list[int]]] = deque()
+        outcomes: list[BrokerError | None] = [None] * len(messages)
+        in_flight: deque[tuple[_Run, list[int]]] = deque()
         for start in range(0, len(messages), _RUN):
             # A connection that was given up is lost before its channels know: nobody would settle a run there.
             if channel is self._channel and channel.is_open:
-                under_way.append(self._publish_run(channel, messages, start, fates))
+                in_flight.append(self._publish_run(channel, messages, start, outcomes))
             else:
                 lost = Unreachable(f"the connection was lost before this was sent to {self._channel_name!r}")
-                fates[start:] = [lost] * (len(messages) - start)
+                outcomes[start:] = [lost] * (len(messages) - start)
                 break
-            if len(under_way) >= _RUNS_AHEAD:
-                await self._collect(*under_way.popleft(), fates)
+            if len(in_flight) >= _RUNS_AHEAD:
+                await self._collect(*in_flight.popleft(), outcomes)
             elif start + _RUN < len(messages):
                 await asyncio.sleep(0)
-        for run, places in under_way:
-            await self._collect(run, places, fates)
-        return fates
+        for run, indices in in_flight:
+            await self._collect(run, indices, outcomes)
+        return outcomes
 
     def _publish_run(
-        self, channel: OpenChannel, messages: Sequence[Message], start: int, fates: list[BrokerError | None]
+        self, channel: OpenChannel, messages: Sequence[Message], start: int, outcomes: list[BrokerError | None]
     ) -> tuple[_Run, list[int]]:
         frames, limit = self._frames, self._max_body_bytes
-        places: list[int] = []
+        indices: list[int] = []
         ids: list[str] = []
         pieces: list[bytes] = []
         for at in range(start, min(start + _RUN, len(messages))):
             message = messages[at]
             if len(message.body) > limit:
-                fates[at] = too_large(message, limit)
+                outcomes[at] = too_large(message, limit)
                 continue
             try:
                 frames.append(pieces, to_properties(message), message.body)
             except BrokerError as error:
-                fates[at] = error
+                outcomes[at] = error
                 continue
-            places.append(at)
+            indices.append(at)
             ids.append(message.id)
         run = _Run(self._published + 1, ids, asyncio.get_running_loop().create_future())
         if not ids:
             run.done.set_result(None)
-            return run, places
+            return run, indices
         write(channel.raw.connection, pieces)
         self._published += len(ids)
         self._runs.append(run)
-        self._link.waiting += 1
-        return run, places
+        self._link.pending_answers += 1
+        return run, indices
 
-    async def _collect(self, run: _Run, places: list[int], fates: list[BrokerError | None]) -> None:
+    async def _collect(self, run: _Run, indices: list[int], outcomes: list[BrokerError | None]) -> None:
         await run.done
-        known = run.fates
+        known = run.outcomes
         if known.count(_STORED) == len(known):
             return
         name = self._channel_name
-        for at, fate, id in zip(places, known, run.ids, strict=True):
-            if fate == _UNKNOWN:
-                fates[at] = Unconfirmed(
+        for at, outcome, id in zip(indices, known, run.ids, strict=True):
+            if outcome == _UNKNOWN:
+                outcomes[at] = Unconfirmed(
                     f"message {id} was sent to {name!r} and not confirmed: it may be stored; send it again"
                 )
-            elif fate == _REFUSED:
-                fates[at] = full(name, self._blocked_timeout_s)
-            elif fate == _RETURNED:
-                fates[at] = NoSuchChannel(
+            elif outcome == _REFUSED:
+                outcomes[at] = queue_full(name, self._blocked_timeout_s)
+            elif outcome == _RETURNED:
+                outcomes[at] = NoSuchChannel(
                     f"no queue or group takes what is sent to {name!r}: declare it first "
                     "(broker.declare, or flyball publish --declare queue)"
                 )
@@ -232,7 +232,7 @@ class RabbitSender:
             for run in runs:
                 self._finish(run)
 
-    async def _ready(self) -> OpenChannel:
+    async def _open_channel(self) -> OpenChannel:
         channel = self._channel
         if channel is not None and channel.is_open:
             return channel
@@ -241,7 +241,7 @@ class RabbitSender:
                 return self._channel
             await self._link.open()
             channel = await self._link.channel()
-            channel.on_close = lambda _: self._lost() if self._channel is channel else None
+            channel.on_close = lambda _: self._on_loss() if self._channel is channel else None
             channel.raw.add_on_return_callback(self._on_return)
             await channel.call(channel.raw.confirm_delivery, self._on_confirm)
             self._published = 0
@@ -271,13 +271,13 @@ class RabbitSender:
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
         tag = method.delivery_tag
-        fate = _STORED if method.NAME == "Basic.Ack" else _REFUSED
+        outcome = _STORED if method.NAME == "Basic.Ack" else _REFUSED
         runs = self._runs
         if method.multiple:
             while runs and runs[0].first <= tag:
                 run = runs[0]
-                run.settle(0, min(tag - run.first + 1, len(run.ids)), fate)
-                if run.left:
+                run.settle(0, min(tag - run.first + 1, len(run.ids)), outcome)
+                if run.unanswered:
                     break
                 runs.popleft()
                 self._finish(run)
@@ -285,24 +285,24 @@ class RabbitSender:
         for run in runs:
             if tag < run.first + len(run.ids):
                 if tag >= run.first:
-                    run.settle(tag - run.first, tag - run.first + 1, fate)
-                    if not run.left:
+                    run.settle(tag - run.first, tag - run.first + 1, outcome)
+                    if not run.unanswered:
                         runs.remove(run)
                         self._finish(run)
                 return
 
     def _finish(self, run: _Run) -> None:
-        self._link.waiting -= 1
+        self._link.pending_answers -= 1
         if self._returned:
             for at, id in enumerate(run.ids):
                 if id in self._returned:
-                    run.fates[at] = _RETURNED
+                    run.outcomes[at] = _RETURNED
             for id in run.ids:
                 self._returned.pop(id, None)
         if not run.done.done():
             run.done.set_result(None)
 
-    def _lost(self) -> None:
+    def _on_loss(self) -> None:
         """The channel is gone: what was not confirmed stays unknown."""
         self._channel = None
         self._returned.clear()
@@ -315,8 +315,8 @@ class RabbitSender:
             return
         self._closed = True
         channel, self._channel = self._channel, None
-        self._link.on_lost.remove(self._lost)
+        self._link.on_lost.remove(self._on_loss)
         self._link.on_tick.remove(self._tick)
         if channel is not None:
             await channel.close()
-        self._lost()
+        self._on_loss()

@@ -15,10 +15,16 @@ from pika.exceptions import AMQPError, ChannelClosed
 from rstream import exceptions
 
 from flyball.brokers.core.checks import ChannelSpec
-from flyball.brokers.core.positions import Place
+from flyball.brokers.core.positions import Partition
 from flyball.brokers.port import ChannelInfo, Unreachable, Unsupported
 from flyball.brokers.rabbitmq_stream.chunks import bounds
-from flyball.brokers.rabbitmq_stream.connection import FAILURES, StreamClient, StreamSettings, stream_name, typed
+from flyball.brokers.rabbitmq_stream.connection import (
+    FAILURES,
+    StreamClient,
+    StreamSettings,
+    stream_name,
+    to_broker_error,
+)
 from flyball.brokers.rabbitmq_stream.group import open_amqp, peek_position, queue_names
 from flyball.errors import InvalidValue
 
@@ -41,7 +47,7 @@ class StreamAdmin:
             return self._client
 
     async def partitions(self, log: str) -> int:
-        return await (await self.client()).existing(log)
+        return await (await self.client()).require_partitions(log)
 
     async def declare(self, spec: ChannelSpec) -> None:
         log, partitions = spec.name, spec.partitions
@@ -69,7 +75,7 @@ class StreamAdmin:
                 except FAILURES as error:
                     if isinstance(error, exceptions.StreamAlreadyExists):
                         raise
-                    raise typed(error, self.settings, log) from None
+                    raise to_broker_error(error, self.settings, log) from None
 
     async def delete(self, log: str) -> None:
         client = await self.client()
@@ -82,7 +88,7 @@ class StreamAdmin:
         """A log made again under this name must not find positions of its namesake."""
         if self.settings.management_port is None:
             return
-        names = [name for name, kind in self._queues() if kind != "stream" and _belongs(name, log)]
+        names = [name for name, kind in self._queues() if kind != "stream" and _is_group_queue(name, log)]
         connection = open_amqp(self.settings)
         with suppress(AMQPError):
             channel = connection.channel()
@@ -98,7 +104,7 @@ class StreamAdmin:
         (messages,) = await asyncio.to_thread(self._message_counts, [stream_name(log, partition)])
         return await bounds(self.settings, log, partition, messages)
 
-    async def all_bounds(self, log: str) -> dict[Place, tuple[int, int]]:
+    async def all_bounds(self, log: str) -> dict[Partition, tuple[int, int]]:
         count = await self.partitions(log)
         counts = await asyncio.to_thread(
             self._message_counts, [stream_name(log, number) for number in range(count)]
@@ -123,22 +129,24 @@ class StreamAdmin:
     async def depth(self, log: str, group: str | None) -> int:
         spans = await self.all_bounds(log)
         done = {} if group is None else await asyncio.to_thread(self._positions, group, list(spans))
-        return sum(max(end - max(done.get(place, first), first), 0) for place, (first, end) in spans.items())
+        return sum(
+            max(end - max(done.get(partition, first), first), 0) for partition, (first, end) in spans.items()
+        )
 
-    def _positions(self, group: str, places: list[Place]) -> dict[Place, int]:
+    def _positions(self, group: str, partitions: list[Partition]) -> dict[Partition, int]:
         connection = open_amqp(self.settings)
-        found: dict[Place, int] = {}
+        positions: dict[Partition, int] = {}
         try:
-            for place in places:
+            for partition in partitions:
                 channel = connection.channel()
                 with suppress(ChannelClosed):  # no such queue: the group does not know this partition
-                    channel.queue_declare(queue_names(group, place)[1], passive=True)
-                    position = peek_position(channel, group, place, attempts=10)
+                    channel.queue_declare(queue_names(group, partition)[1], passive=True)
+                    position = peek_position(channel, group, partition, attempts=10)
                     if position is not None:
-                        found[place] = position
+                        positions[partition] = position
         finally:
             connection.close()
-        return found
+        return positions
 
     async def channels(self) -> list[ChannelInfo]:
         logs = await self.logs()
@@ -181,7 +189,7 @@ class StreamAdmin:
         await self._client.abandon()
 
 
-def _belongs(queue: str, log: str) -> bool:
+def _is_group_queue(queue: str, log: str) -> bool:
     """A group's queue of this log (see `rabbitmq_stream_group`)."""
     if not queue.startswith(("flyball.lock.", "flyball.position.", "flyball.members.", "flyball.hungry.")):
         return False

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from flyball.brokers.core.broker import LogBroker
 from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.core.names import check_name, is_pattern, to_regex
-from flyball.brokers.core.positions import Place
+from flyball.brokers.core.positions import Partition
 from flyball.brokers.port import Capabilities, ChannelInfo, Record, Start, Unsupported
 from flyball.brokers.rabbitmq_stream.admin import StreamAdmin
 from flyball.brokers.rabbitmq_stream.chunks import read_chunks
@@ -33,7 +33,7 @@ async def connect(url: BrokerUrl) -> StreamBroker:
 class StreamBroker(LogBroker[StreamReceiver]):
     """A connection to one RabbitMQ server's streams."""
 
-    _what = "rabbitmq-stream:// has"
+    _subject = "rabbitmq-stream:// has"
 
     def __init__(self, settings: StreamSettings, client: StreamClient) -> None:
         super().__init__()
@@ -75,13 +75,13 @@ class StreamBroker(LogBroker[StreamReceiver]):
             logs = await find_logs()
         else:
             logs = {pattern: await self._admin.partitions(check_name(pattern))}
-        begins: dict[Place, int] = {}
+        starts: dict[Partition, int] = {}
         if start == "latest":
             for log in logs:
-                begins |= {place: end for place, (_, end) in (await self._admin.all_bounds(log)).items()}
+                starts |= {partition: end for partition, (_, end) in (await self._admin.all_bounds(log)).items()}
         receiver = StreamReceiver(self._settings, group, window, find_logs)
-        await receiver.join(logs, begins)
-        return self._opened(receiver)
+        await receiver.join(logs, starts)
+        return self._register_receiver(receiver)
 
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         first, end = await self._admin.bounds(log, partition)

@@ -16,10 +16,10 @@ from flyball.brokers.rabbitmq_stream.connection import (
     StreamSettings,
     offset_spec,
     stream_name,
-    typed,
+    to_broker_error,
 )
 
-_SILENCE_S = 15.0
+_CHUNK_TIMEOUT_S = 15.0
 _EMPTY_S = 0.5
 _CREDIT = 4
 
@@ -44,7 +44,7 @@ def to_chunk(frame: schema.Deliver, start: int) -> Chunk:
     return Chunk(frame.chunk_first_offset + skip, entries[skip:] if skip else entries, frame.timestamp / 1000)
 
 
-class Reading:
+class ChunkReader:
     """One subscription on a connection of its own."""
 
     def __init__(self, client: StreamClient, frames: asyncio.Queue[schema.Deliver | None]) -> None:
@@ -52,7 +52,9 @@ class Reading:
         self._frames = frames
 
     @classmethod
-    async def begin(cls, settings: StreamSettings, log: str, partition: int, spec: schema.OffsetSpec) -> Reading:
+    async def begin(
+        cls, settings: StreamSettings, log: str, partition: int, spec: schema.OffsetSpec
+    ) -> ChunkReader:
         frames: asyncio.Queue[schema.Deliver | None] = asyncio.Queue()
         client = await StreamClient.open_to(settings, lambda: frames.put_nowait(None))
         arrived: Callable[[schema.Deliver], None] = frames.put_nowait
@@ -62,7 +64,7 @@ class Reading:
             await client.subscribe(stream_name(log, partition), 0, spec, _CREDIT)
         except FAILURES as error:
             await client.abandon()
-            raise typed(error, settings, log) from None
+            raise to_broker_error(error, settings, log) from None
         return cls(client, frames)
 
     async def next(self, timeout_s: float) -> schema.Deliver | None:
@@ -87,15 +89,15 @@ async def bounds(settings: StreamSettings, log: str, partition: int, message_cou
     `message_count`, is no measure of the end, and is 0 for no record as well as for one; but any other number
     means that a chunk will come, however long it takes.
     """
-    found: list[schema.Deliver] = []
+    frames: list[schema.Deliver] = []
     for kind in (OffsetType.FIRST, OffsetType.LAST):
-        reading = await Reading.begin(settings, log, partition, offset_spec(kind))
-        frame = await reading.next(_SILENCE_S if message_count else _EMPTY_S)
-        await reading.end()
+        reader = await ChunkReader.begin(settings, log, partition, offset_spec(kind))
+        frame = await reader.next(_CHUNK_TIMEOUT_S if message_count else _EMPTY_S)
+        await reader.end()
         if frame is None:
             return 0, 0
-        found.append(frame)
-    return found[0].chunk_first_offset, found[1].chunk_first_offset + found[1].num_records
+        frames.append(frame)
+    return frames[0].chunk_first_offset, frames[1].chunk_first_offset + frames[1].num_records
 
 
 async def read_chunks(
@@ -104,13 +106,13 @@ async def read_chunks(
     """Chunks of the records with start <= offset < stop; `stop` has to be within the log's bounds."""
     if start >= stop:
         return
-    reading = await Reading.begin(settings, log, partition, offset_spec(OffsetType.OFFSET, start))
+    reader = await ChunkReader.begin(settings, log, partition, offset_spec(OffsetType.OFFSET, start))
     try:
         at = start
         while at < stop:
-            frame = await reading.next(_SILENCE_S)
+            frame = await reader.next(_CHUNK_TIMEOUT_S)
             if frame is None:
-                raise Unreachable(f"{settings.url} sent nothing of log {log!r} for {_SILENCE_S:.0f} s")
+                raise Unreachable(f"{settings.url} sent nothing of log {log!r} for {_CHUNK_TIMEOUT_S:.0f} s")
             chunk = to_chunk(frame, start)
             at = chunk.end
             if at > stop:
@@ -118,4 +120,4 @@ async def read_chunks(
             if chunk.entries:
                 yield chunk
     finally:
-        await reading.end()
+        await reader.end()

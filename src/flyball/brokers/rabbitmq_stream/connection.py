@@ -41,7 +41,7 @@ _MOST_PARTITIONS = 250  # one byte numbers the publishers and subscriptions of a
 _ENVELOPE_BYTES = 1 << 16
 _OK = 1
 _NOT_AVAILABLE = 6
-_PATIENCE = 30
+_METADATA_ATTEMPTS = 30
 """Times that a stream which is there but not served is asked for again, in all about 13 s."""
 _TLS_FILES = ("ca_file", "cert_file", "key_file")
 
@@ -82,7 +82,7 @@ class StreamSettings:
         )
 
 
-class _WideConnection(Connection):
+class _BulkConnection(Connection):
     """Reads whole frames (rstream reads 256 bytes at a time), and confirms without a walk per number."""
 
     async def _read(self, n: int) -> bytearray:
@@ -107,9 +107,9 @@ def _decode(raw: bytes) -> schema.Frame:
 
 
 class StreamClient(Client):
-    """One connection; `lost` is called when it breaks."""
+    """One connection; `on_loss` is called when it breaks."""
 
-    def __init__(self, settings: StreamSettings, lost: Callable[[], None]) -> None:
+    def __init__(self, settings: StreamSettings, on_loss: Callable[[], None]) -> None:
         super().__init__(
             settings.host,
             settings.port,
@@ -117,15 +117,15 @@ class StreamClient(Client):
             frame_max=_FRAME_MAX,
             heartbeat=_HEARTBEAT_S,
             connection_name="flyball",
-            connection_closed_handler=lambda _: self._on_lost(),
+            connection_closed_handler=lambda _: self._handle_close(),
         )
         self.settings = settings
-        self._lost = lost
+        self._on_loss = on_loss
         self.add_stream("any")  # rstream reports a lost connection only if it has streams
 
     @classmethod
-    async def open_to(cls, settings: StreamSettings, lost: Callable[[], None] = lambda: None) -> StreamClient:
-        client = cls(settings, lost)
+    async def open_to(cls, settings: StreamSettings, on_loss: Callable[[], None] = lambda: None) -> StreamClient:
+        client = cls(settings, on_loss)
         try:
             await asyncio.wait_for(client._log_in(), _ANSWER_S)
         except (OSError, ConnectionClosed, TimeoutError) as error:
@@ -142,21 +142,21 @@ class StreamClient(Client):
         return client
 
     async def _log_in(self) -> None:
-        self._conn = _WideConnection(self.host, self.port, self._ssl_context)
+        self._conn = _BulkConnection(self.host, self.port, self._ssl_context)
         await self._conn.open()
         self.start_task("listener", self._listener())
         self.add_handler(schema.Heartbeat, self._on_heartbeat)
-        self.add_handler(schema.MetadataUpdate, self._on_stream_gone)
+        self.add_handler(schema.MetadataUpdate, self._on_metadata_update)
         url = self.settings.url
         await self.authenticate(self.settings.vhost, url.user or "guest", url.password or "guest")
 
-    def _on_lost(self) -> None:
+    def _handle_close(self) -> None:
         for task in self._tasks.values():
             if task is not asyncio.current_task():
                 task.cancel()
-        self._lost()
+        self._on_loss()
 
-    def _on_stream_gone(self, _: schema.MetadataUpdate) -> None:
+    def _on_metadata_update(self, _: schema.MetadataUpdate) -> None:
         """A stream lost its leader or was deleted: the server has forgotten who published and read it here."""
         self.cut()
 
@@ -181,10 +181,12 @@ class StreamClient(Client):
     async def partitions(self, log: str) -> int:  # type: ignore[override]  # ours: a number, of plain streams
         """How many partitions a log has; 0: there is no such log."""
         names = [stream_name(log, number) for number in range(_MOST_PARTITIONS)]
-        for pause_s in delays_s(_PATIENCE, longest_s=0.5):
-            asked = schema.Metadata(self._corr_id_seq.next(), streams=names)
+        for pause_s in delays_s(_METADATA_ATTEMPTS, longest_s=0.5):
+            request = schema.Metadata(self._corr_id_seq.next(), streams=names)
             try:
-                answer = await self.sync_request(asked, resp_schema=schema.MetadataResponse, raise_exception=False)
+                answer = await self.sync_request(
+                    request, resp_schema=schema.MetadataResponse, raise_exception=False
+                )
             except TimeoutError:
                 raise Unreachable(f"{self.settings.url} does not answer") from None
             codes = {each.name: each.response_code for each in answer.metadata}
@@ -194,7 +196,7 @@ class StreamClient(Client):
             await asyncio.sleep(pause_s)
         raise Unreachable(f"log {log!r} on {self.settings.url} exists and is not available")
 
-    async def existing(self, log: str) -> int:
+    async def require_partitions(self, log: str) -> int:
         found = await self.partitions(log)
         if not found:
             raise no_such_channel("log", log, f"on {self.settings.url}")
@@ -213,7 +215,7 @@ def offset_spec(kind: OffsetType, offset: int | None = None) -> schema.OffsetSpe
 FAILURES = (exceptions.ServerError, TimeoutError, OSError, ConnectionClosed)
 
 
-def typed(error: Exception, settings: StreamSettings, log: str) -> BrokerError:
+def to_broker_error(error: Exception, settings: StreamSettings, log: str) -> BrokerError:
     if isinstance(error, exceptions.StreamDoesNotExist):
         return no_such_channel("log", log, f"on {settings.url}")
     # A stream without a leader (its server is just starting) is as good as a server that is away.

@@ -1,4 +1,4 @@
-"""Who of a group reads which partition, and how far it got: kept in small AMQP queues beside the streams.
+"""Which member of a group reads which partition, and its position: kept in small AMQP queues beside the streams.
 
 RabbitMQ 3.10 has no groups on streams, and its own offset tracking puts entries into the stream. So, for each
 (log, group, partition):
@@ -8,10 +8,10 @@ RabbitMQ 3.10 has no groups on streams, and its own offset tracking puts entries
 * the **position** queue holds one persistent message, the next offset to read (`x-max-length` 1: a newer one
   pushes the older out).
 
-and for each (log, group) two queues whose number of consumers is all that matters: **members**, and **hungry**,
-on which a member waits that owns less than its fair share; a member that owns more then lets one go.
+and for each (log, group) two queues of which only the number of consumers matters: **members**, and **hungry**,
+which a member consumes while it owns less than its fair share; a member that owns more then releases a partition.
 
-All of it runs on a thread of its own with a blocking connection; it tells the receiver on the event loop.
+All of it runs on a thread of its own with a blocking connection, which notifies the receiver on the event loop.
 """
 
 from __future__ import annotations
@@ -28,32 +28,33 @@ import pika
 from pika.exceptions import AMQPError, ChannelClosed, ProbableAuthenticationError
 
 from flyball.backoff import delays_s
-from flyball.brokers.core.positions import Place
+from flyball.brokers.core.positions import Partition
 from flyball.brokers.port import LoginRefused, Unreachable
 from flyball.brokers.rabbitmq_stream.connection import StreamSettings
 
-# Without a handler Python prints a library's warnings; ours are exceptions, theirs belong to whoever asks.
+# Without a handler Python prints the library's warnings; its errors reach the caller as exceptions.
 logging.getLogger("pika").addHandler(logging.NullHandler())
 
 _TICK_S = 0.25
+_MEMBERS, _SHORTAGE = "members", "hungry"  # in the names of queues at the broker
 _PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 class Reader(Protocol):
-    """What the thread tells; every call may come from that thread."""
+    """What the thread notifies; every call may come from that thread."""
 
-    def gained(self, place: Place, position: int) -> None:
-        """This partition is ours, from that offset on."""
+    def on_gain(self, partition: Partition, position: int) -> None:
+        """Read this partition from that offset on: it is ours now."""
 
-    def released(self, place: Place) -> int | None:
-        """Stop reading it; the position to leave behind, once nothing more of it is handed out."""
+    def on_release(self, partition: Partition) -> int | None:
+        """Stop reading it. Returns the position to store, once nothing more of it is handed out."""
 
-    def lost(self) -> None:
-        """Every partition is gone: the connection broke."""
+    def on_loss(self) -> None:
+        """The connection broke, and with it every partition is lost."""
 
 
-def queue_names(group: str, place: Place) -> tuple[str, str]:
-    log, number = place
+def queue_names(group: str, partition: Partition) -> tuple[str, str]:
+    log, number = partition
     return f"flyball.lock.{group}.{log}-{number}", f"flyball.position.{group}.{log}-{number}"
 
 
@@ -77,14 +78,14 @@ def open_amqp(settings: StreamSettings) -> pika.BlockingConnection:
         raise LoginRefused(f"{url} refused the login over AMQP: check user and password") from None
     except (AMQPError, OSError):
         raise Unreachable(
-            f"nobody answers AMQP at {settings.host}:{settings.amqp_port}, where groups of {url} keep their "
+            f"no AMQP server answers at {settings.host}:{settings.amqp_port}, where groups of {url} keep their "
             "state: set its option amqp_port"
         ) from None
 
 
-def peek_position(channel: Any, group: str, place: Place, attempts: int = 3) -> int | None:
-    """The stored position; the message stays. Somebody else may be looking at it just now: look again."""
-    name = queue_names(group, place)[1]
+def peek_position(channel: Any, group: str, partition: Partition, attempts: int = 3) -> int | None:
+    """The stored position; the message stays. Another process may be reading it just now, so try again."""
+    name = queue_names(group, partition)[1]
     for attempt in range(attempts):
         frame, _, body = channel.basic_get(name)
         if frame is not None:
@@ -99,12 +100,12 @@ def peek_position(channel: Any, group: str, place: Place, attempts: int = 3) -> 
 class _Log:
     partitions: int
     owned: dict[int, Any] = field(default_factory=dict)
-    """Partition → the channel whose consumer holds the lock."""
-    hungry: str | None = None
+    """Partition → the channel whose consumer has the lock."""
+    shortage_tag: str | None = None
 
 
-class GroupSeat:
-    """One member's place in a group."""
+class GroupMembership:
+    """One member of a group."""
 
     def __init__(self, settings: StreamSettings, group: str, reader: Reader) -> None:
         self._settings = settings
@@ -112,18 +113,18 @@ class GroupSeat:
         self._reader = reader
         self._logs: dict[str, _Log] = {}
         self._new: dict[str, int] = {}
-        self._positions: dict[Place, int] = {}
+        self._positions: dict[Partition, int] = {}
         self._lock = threading.Lock()
         self._connection: Any = None
         self._channel: Any = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="flyball-stream-group", daemon=True)
 
-    def start(self, logs: Mapping[str, int], begins: Mapping[Place, int]) -> None:
-        """Connect, fix where the group begins in partitions it does not know yet, and take part. Blocks."""
+    def start(self, logs: Mapping[str, int], starts: Mapping[Partition, int]) -> None:
+        """Connect, fix where the group begins in partitions it does not know yet, and join the group. Blocks."""
         self._connect()
         for log, partitions in logs.items():
-            self._join(log, partitions, begins)
+            self._join(log, partitions, starts)
         self._thread.start()
 
     def add(self, log: str, partitions: int) -> None:
@@ -131,8 +132,8 @@ class GroupSeat:
         with self._lock:
             self._new[log] = partitions
 
-    def store(self, positions: Mapping[Place, int], written: Callable[[], object]) -> None:
-        """Write positions, the newest of each place; `written` is called, from our thread, when they are sent."""
+    def store(self, positions: Mapping[Partition, int], written: Callable[[], object]) -> None:
+        """Write positions, the newest of each partition; our thread calls `written` when they are sent."""
 
         def write() -> None:
             try:
@@ -144,11 +145,11 @@ class GroupSeat:
             self._positions.update(positions)
         try:
             self._connection.add_callback_threadsafe(write)
-        except (AMQPError, OSError):  # on the way back; the partitions are gone until then
+        except (AMQPError, OSError):  # the connection is lost, and the partitions with it
             written()
 
-    def stop(self, positions: Mapping[Place, int]) -> None:
-        """Store and leave. Blocks for a moment."""
+    def stop(self, positions: Mapping[Partition, int]) -> None:
+        """Store the positions and leave the group. Blocks for a moment."""
         with self._lock:
             self._positions.update(positions)
         self._stopping.set()
@@ -158,66 +159,66 @@ class GroupSeat:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._turn()
+                self._run_once()
             except (AMQPError, OSError):
-                self._reader.lost()
+                self._reader.on_loss()
                 for each in self._logs.values():
                     each.owned.clear()
-                self._come_back()
+                self._reconnect()
         with suppress(AMQPError, OSError):
             self._store_now()
             self._connection.close()
 
-    def _come_back(self) -> None:
+    def _reconnect(self) -> None:
         for delay_s in delays_s(1000, longest_s=2.0):
             if self._stopping.wait(delay_s):
                 return
             with suppress(Unreachable, LoginRefused, AMQPError, OSError):
                 self._connect()
                 for log, each in self._logs.items():
-                    each.hungry = None
-                    self._attend(log)
+                    each.shortage_tag = None
+                    self._announce(log)
                 return
 
     def _connect(self) -> None:
         self._connection = open_amqp(self._settings)
         self._channel = self._connection.channel()
 
-    def _join(self, log: str, partitions: int, begins: Mapping[Place, int]) -> None:
+    def _join(self, log: str, partitions: int, starts: Mapping[Partition, int]) -> None:
         self._logs[log] = _Log(partitions)
         for number in range(partitions):
-            place = (log, number)
-            lock, position = queue_names(self._group, place)
+            partition = (log, number)
+            lock, position = queue_names(self._group, partition)
             self._channel.queue_declare(lock, durable=True)
             self._channel.queue_declare(position, durable=True, arguments={"x-max-length": 1})
-            if peek_position(self._channel, self._group, place) is None:
-                self._write(place, begins.get(place, 0))
-        self._attend(log)
+            if peek_position(self._channel, self._group, partition) is None:
+                self._write(partition, starts.get(partition, 0))
+        self._announce(log)
 
-    def _attend(self, log: str) -> None:
-        for kind in ("members", "hungry"):
-            self._channel.queue_declare(self._crowd(kind, log), durable=True)
-        self._channel.basic_consume(self._crowd("members", log), lambda *_: None)
+    def _announce(self, log: str) -> None:
+        for kind in (_MEMBERS, _SHORTAGE):
+            self._channel.queue_declare(self._counter_queue(kind, log), durable=True)
+        self._channel.basic_consume(self._counter_queue(_MEMBERS, log), lambda *_: None)
 
-    def _crowd(self, kind: str, log: str) -> str:
+    def _counter_queue(self, kind: str, log: str) -> str:
         return f"flyball.{kind}.{self._group}.{log}"
 
     def _count(self, kind: str, log: str) -> int:
-        return int(self._channel.queue_declare(self._crowd(kind, log), durable=True).method.consumer_count)
+        return int(self._channel.queue_declare(self._counter_queue(kind, log), durable=True).method.consumer_count)
 
-    def _write(self, place: Place, position: int) -> None:
-        name = queue_names(self._group, place)[1]
+    def _write(self, partition: Partition, position: int) -> None:
+        name = queue_names(self._group, partition)[1]
         self._channel.basic_publish("", name, str(position).encode(), _PERSISTENT)
 
     def _store_now(self) -> None:
         with self._lock:
             positions, self._positions = self._positions, {}
-        for place, position in positions.items():
-            each = self._logs.get(place[0])
-            if each is not None and place[1] in each.owned:
-                self._write(place, position)
+        for partition, position in positions.items():
+            each = self._logs.get(partition[0])
+            if each is not None and partition[1] in each.owned:
+                self._write(partition, position)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         with self._lock:
             new, self._new = self._new, {}
         for log, partitions in new.items():
@@ -231,26 +232,26 @@ class GroupSeat:
             self._connection.process_data_events(0.05)
 
     def _balance(self, log: str, each: _Log) -> None:
-        members = max(self._count("members", log), 1)
+        members = max(self._count(_MEMBERS, log), 1)
         least, most = each.partitions // members, -(-each.partitions // members)
         for number in range(each.partitions):
             if number not in each.owned and len(each.owned) < most:
-                self._try(log, each, number)
+                self._try_lock(log, each, number)
         surplus = len(each.owned) - most
-        if len(each.owned) > least and self._count("hungry", log) > 0:
+        if len(each.owned) > least and self._count(_SHORTAGE, log) > 0:
             surplus = max(surplus, 1)
         for number in sorted(each.owned, reverse=True)[: max(surplus, 0)]:
-            self._let_go(log, each, number)
-        self._show_hunger(log, each, len(each.owned) < least)
+            self._release_partition(log, each, number)
+        self._signal_shortage(log, each, len(each.owned) < least)
 
-    def _show_hunger(self, log: str, each: _Log, hungry: bool) -> None:
-        if hungry and each.hungry is None:
-            each.hungry = self._channel.basic_consume(self._crowd("hungry", log), lambda *_: None)
-        elif not hungry and each.hungry is not None:
-            self._channel.basic_cancel(each.hungry)
-            each.hungry = None
+    def _signal_shortage(self, log: str, each: _Log, short: bool) -> None:
+        if short and each.shortage_tag is None:
+            each.shortage_tag = self._channel.basic_consume(self._counter_queue(_SHORTAGE, log), lambda *_: None)
+        elif not short and each.shortage_tag is not None:
+            self._channel.basic_cancel(each.shortage_tag)
+            each.shortage_tag = None
 
-    def _try(self, log: str, each: _Log, number: int) -> None:
+    def _try_lock(self, log: str, each: _Log, number: int) -> None:
         channel = self._connection.channel()
         lock = queue_names(self._group, (log, number))[0]
         try:
@@ -259,10 +260,10 @@ class GroupSeat:
             return  # it has an owner
         each.owned[number] = channel
         position = peek_position(self._channel, self._group, (log, number), attempts=50)
-        self._reader.gained((log, number), position or 0)
+        self._reader.on_gain((log, number), position or 0)
 
-    def _let_go(self, log: str, each: _Log, number: int) -> None:
-        position = self._reader.released((log, number))
+    def _release_partition(self, log: str, each: _Log, number: int) -> None:
+        position = self._reader.on_release((log, number))
         with self._lock:
             self._positions.pop((log, number), None)
         if position is not None:

@@ -55,14 +55,14 @@ class StreamLogReader:
         self.__init__(*state)  # type: ignore[misc]  # the same as a new one
 
     def partitions(self) -> int:
-        return self._run(self._opened().partitions(self._log))
+        return self._run(self._open_admin().partitions(self._log))
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        return self._run(self._opened().bounds(self._log, partition))
+        return self._run(self._open_admin().bounds(self._log, partition))
 
     def read_bodies(self, partition: int, start: int, stop: int) -> Iterator[LogChunk]:
         first, end = self.bounds(partition)
-        admin = self._opened()
+        admin = self._open_admin()
         chunks = read_chunks(admin.settings, self._log, partition, max(start, first), min(stop, end))
         try:
             while (chunk := self._run(_next(chunks))) is not None:
@@ -74,7 +74,7 @@ class StreamLogReader:
             if self._loop is not None:  # else it was closed before the reading came to its end
                 self._run(chunks.aclose())
 
-    def _opened(self) -> StreamAdmin:
+    def _open_admin(self) -> StreamAdmin:
         if self._owner_pid != os.getpid():  # the lock may have been held when this process was forked
             self._opening = threading.Lock()
             self._admin, self._loop, self._owner_pid = None, None, os.getpid()

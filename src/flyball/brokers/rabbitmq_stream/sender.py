@@ -19,7 +19,13 @@ from rstream import schema
 
 from flyball.brokers.port import BrokerError, Message, SendResult, TooLarge, Unconfirmed, Unreachable
 from flyball.brokers.rabbitmq_stream.codec import encode
-from flyball.brokers.rabbitmq_stream.connection import FAILURES, StreamClient, StreamSettings, stream_name, typed
+from flyball.brokers.rabbitmq_stream.connection import (
+    FAILURES,
+    StreamClient,
+    StreamSettings,
+    stream_name,
+    to_broker_error,
+)
 from flyball.errors import InvalidValue
 
 _FRAME_MESSAGES = 1000
@@ -36,14 +42,14 @@ class _Batch:
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
         self.results: list[SendResult | None] = [None] * len(messages)
-        self.left = len(messages)
+        self.unanswered = len(messages)
         self.done = asyncio.Event()
 
     def settle(self, index: int, result: SendResult) -> None:
         if self.results[index] is None:
             self.results[index] = result
-            self.left -= 1
-            if not self.left:
+            self.unanswered -= 1
+            if not self.unanswered:
                 self.done.set()
 
     def fail(self, error: BrokerError) -> None:
@@ -63,7 +69,7 @@ class StreamSender:
         self._writing = asyncio.Lock()
         self._waiting: list[dict[int, tuple[_Batch, int]]] = [{} for _ in range(partitions)]
         self._last = [0] * partitions
-        self._turn = 0
+        self._next_partition = 0
         self._confirms = 0
 
     @property
@@ -75,9 +81,9 @@ class StreamSender:
         """Connect, and learn what each stream already has of this producer."""
         if self._client is not None and self._client.is_connection_alive():
             return
-        client = await StreamClient.open_to(self._settings, self._lost)
-        client.add_handler(schema.PublishConfirm, self._confirmed)
-        client.add_handler(schema.PublishError, self._refused)
+        client = await StreamClient.open_to(self._settings, self._on_loss)
+        client.add_handler(schema.PublishConfirm, self._on_confirm)
+        client.add_handler(schema.PublishError, self._on_error)
         try:
             for number in range(self._partitions):
                 name = stream_name(self._log, number)
@@ -86,7 +92,7 @@ class StreamSender:
                     self._last[number] = await client.query_publisher_sequence(name, self._producer)
         except FAILURES as error:
             await client.abandon()
-            raise typed(error, self._settings, self._log) from None
+            raise to_broker_error(error, self._settings, self._log) from None
         self._client = client
 
     async def last_sequence(self) -> int | None:
@@ -108,20 +114,22 @@ class StreamSender:
                 batch.fail(Unconfirmed(f"{error}: send it again with the same id"))
             except BrokerError as error:
                 batch.fail(error)
-        await self._confirmation(batch)
+        await self._wait_for_confirms(batch)
         return [result for result in batch.results if result is not None]
 
     async def _write(self, batch: _Batch, sequence: int | None) -> None:
         assert self._client is not None
         limit = self._client.max_body_bytes
-        self._turn = (self._turn + 1) % self._partitions
+        self._next_partition = (self._next_partition + 1) % self._partitions
         frames: list[list[schema.Message]] = [[] for _ in range(self._partitions)]
         sizes = [0] * self._partitions
         for index, message in enumerate(batch.messages):
             if self._partitions == 1:
                 number = 0
             else:
-                number = self._turn if message.key is None else zlib.crc32(message.key) % self._partitions
+                number = (
+                    self._next_partition if message.key is None else zlib.crc32(message.key) % self._partitions
+                )
             if sequence is not None and sequence + index + 1 <= self._last[number]:
                 batch.settle(index, SendResult(message.id, duplicate=True, partition=number))
                 continue
@@ -150,11 +158,11 @@ class StreamSender:
     async def _publish(self, number: int, messages: list[schema.Message]) -> None:
         client = self._client
         if client is None or not client.is_connection_alive():
-            return  # `_lost` has settled, or will settle, what was to go
+            return  # `_on_loss` has settled, or will settle, what was to go
         with suppress(*FAILURES):
             await client.send_publish_frame(schema.Publish(number, messages))
 
-    async def _confirmation(self, batch: _Batch) -> None:
+    async def _wait_for_confirms(self, batch: _Batch) -> None:
         """Wait for the batch, doubting a server that confirms nothing at all."""
         waited_s, half_s = 0.0, self._settings.confirm_timeout_s / 2
         while not batch.done.is_set():
@@ -166,11 +174,11 @@ class StreamSender:
                 waited_s = 0.0
                 continue
             waited_s += half_s
-            if waited_s > _PATIENCE_S or not await self._answers(half_s):
+            if waited_s > _PATIENCE_S or not await self._is_reachable(half_s):
                 await self._give_up()
                 batch.fail(self._unconfirmed())
 
-    async def _answers(self, timeout_s: float) -> bool:
+    async def _is_reachable(self, timeout_s: float) -> bool:
         try:
             probe = await asyncio.wait_for(StreamClient.open_to(self._settings), timeout_s)
         except (BrokerError, TimeoutError):
@@ -182,9 +190,9 @@ class StreamSender:
         client, self._client = self._client, None
         if client is not None:
             await client.abandon()
-        self._lost()
+        self._on_loss()
 
-    def _lost(self) -> None:
+    def _on_loss(self) -> None:
         """Nobody will confirm what is out: everything waiting is settled as unconfirmed."""
         self._client = None
         for waiting in self._waiting:
@@ -192,7 +200,7 @@ class StreamSender:
                 batch.settle(index, SendResult(batch.messages[index].id, self._unconfirmed()))
             waiting.clear()
 
-    def _confirmed(self, frame: schema.PublishConfirm) -> None:
+    def _on_confirm(self, frame: schema.PublishConfirm) -> None:
         self._confirms += 1
         number = frame.publisher_id
         take = self._waiting[number].pop
@@ -202,7 +210,7 @@ class StreamSender:
                 batch, index = entry
                 batch.settle(index, SendResult(batch.messages[index].id, partition=number))
 
-    def _refused(self, frame: schema.PublishError) -> None:
+    def _on_error(self, frame: schema.PublishError) -> None:
         self._confirms += 1
         unknown = False
         for each in frame.errors:

@@ -99,7 +99,7 @@ class Topology:
         if start == "earliest":
             for channel in self._channels.values():
                 if channel.kind == "log" and matches(pattern, channel.name):
-                    _owe_everything(db, made, channel)
+                    _enqueue_all(db, made, channel)
         return made
 
     def delete(self, db: sqlite3.Connection, name: str) -> None:
@@ -185,7 +185,7 @@ def _changed(db: sqlite3.Connection) -> None:
     db.execute("UPDATE broker_topology SET changes = changes + 1")
 
 
-def _owe_everything(db: sqlite3.Connection, outlet: int, channel: Channel) -> None:
+def _enqueue_all(db: sqlite3.Connection, outlet: int, channel: Channel) -> None:
     """A group that begins at the start of a log is owed every batch that is there."""
     db.execute(
         "INSERT INTO broker_waiting SELECT ?, id, 0, count, 0 FROM broker_batches WHERE channel = ?",

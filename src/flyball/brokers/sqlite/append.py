@@ -23,22 +23,22 @@ _MOST_DROPPED = 64  # batches retention removes at once, so that no append waits
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Messages of one call that become one batch; `places` are their positions in the call."""
+    """Messages of one call that become one batch; `positions` are their positions in the call."""
 
     partition: int
-    places: Sequence[int]
+    positions: Sequence[int]
     messages: Sequence[Message]
     data: bytes
 
-    def after(self, place: int) -> Chunk | None:
+    def after(self, position: int) -> Chunk | None:
         """What is left when everything up to a position was stored by an earlier call."""
-        if self.places[0] > place:
+        if self.positions[0] > position:
             return self
-        keep = [at for at in range(len(self.places)) if self.places[at] > place]
+        keep = [at for at in range(len(self.positions)) if self.positions[at] > position]
         if not keep:
             return None
         messages = [self.messages[at] for at in keep]
-        return Chunk(self.partition, [self.places[at] for at in keep], messages, encode(messages))
+        return Chunk(self.partition, [self.positions[at] for at in keep], messages, encode(messages))
 
 
 def chunks(channel: Channel, messages: Sequence[tuple[int, Message]], keyless: int) -> list[Chunk]:
@@ -63,21 +63,21 @@ def chunks(channel: Channel, messages: Sequence[tuple[int, Message]], keyless: i
             size += len(message.body)
         if begin < len(pairs):
             made.append(_chunk(partition, pairs[begin:]))
-    return sorted(made, key=lambda chunk: chunk.places[0])
+    return sorted(made, key=lambda chunk: chunk.positions[0])
 
 
 def _chunk(partition: int, pairs: Sequence[tuple[int, Message]]) -> Chunk:
     messages = [message for _, message in pairs]
-    return Chunk(partition, [place for place, _ in pairs], messages, encode(messages))
+    return Chunk(partition, [position for position, _ in pairs], messages, encode(messages))
 
 
 @dataclass(slots=True)
-class Appended:
+class AppendResult:
     """What one transaction did: chunks with the offset they begin at, chunks that did not fit, whom to wake."""
 
     known: int = -1
     stored: list[tuple[Chunk, int]] = field(default_factory=list)
-    left: list[Chunk] = field(default_factory=list)
+    rest: list[Chunk] = field(default_factory=list)
     outlets: Sequence[int] = ()
 
 
@@ -85,14 +85,14 @@ def append(
     db: sqlite3.Connection,
     topology: Topology,
     name: str,
-    given: Sequence[Chunk],
+    new_chunks: Sequence[Chunk],
     producer: str | None,
     sequence: int | None,
-) -> Appended:
+) -> AppendResult:
     """Store the chunks that are new and fit. `known` is the last position an earlier call stored (−1: none)."""
     channel = topology.channel(db, name)
-    done = Appended(outlets=topology.outlets(channel))
-    todo = list(given)
+    done = AppendResult(outlets=topology.outlets(channel))
+    todo = list(new_chunks)
     if producer is not None and sequence is not None and channel.kind == "log":
         last = last_sequence(db, channel, producer)
         if last is not None and last >= sequence:
@@ -100,11 +100,11 @@ def append(
             todo = [rest for chunk in todo if (rest := chunk.after(done.known)) is not None]
     for at, chunk in enumerate(todo):
         if channel.kind == "queue" and is_full(db, channel):
-            done.left = todo[at:]
+            done.rest = todo[at:]
             break
         done.stored.append((chunk, _store(db, channel, chunk, done.outlets)))
     if producer is not None and sequence is not None and done.stored:
-        newest = sequence + max(chunk.places[-1] for chunk, _ in done.stored)
+        newest = sequence + max(chunk.positions[-1] for chunk, _ in done.stored)
         db.execute(
             "INSERT INTO broker_producers VALUES (?, ?, ?) "
             "ON CONFLICT (channel, name) DO UPDATE SET last_sequence = excluded.last_sequence",
@@ -181,10 +181,10 @@ def _drop(
     db: sqlite3.Connection, topology: Topology, channel: Channel, partition: int, batch: int, count: int, size: int
 ) -> None:
     for outlet in topology.outlets(channel):
-        waiting = _removed(db, "broker_waiting WHERE outlet = ? AND batch = ?", outlet, batch)
+        waiting = _delete(db, "broker_waiting WHERE outlet = ? AND batch = ?", outlet, batch)
         # What a receiver holds is gone too: it may finish with it, but nothing is owed any more.
         held_by = "(SELECT id FROM broker_receivers WHERE outlet = ?)"
-        held = _removed(db, f"broker_claimed WHERE receiver IN {held_by} AND batch = ?", outlet, batch)
+        held = _delete(db, f"broker_claimed WHERE receiver IN {held_by} AND batch = ?", outlet, batch)
         db.execute(
             "UPDATE broker_backlogs SET waiting = waiting - ?, unsettled = unsettled - ? "
             "WHERE outlet = ? AND channel = ?",
@@ -198,7 +198,7 @@ def _drop(
     )
 
 
-def _removed(db: sqlite3.Connection, where: str, outlet: int, batch: int) -> int:
+def _delete(db: sqlite3.Connection, where: str, outlet: int, batch: int) -> int:
     return sum(
         size for (size,) in db.execute(f"DELETE FROM {where} RETURNING high - low", (outlet, batch)).fetchall()
     )

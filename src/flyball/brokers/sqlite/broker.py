@@ -71,7 +71,7 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
         return self._session.writer.commits
 
     async def sender(self, channel: str, *, producer: str | None = None) -> Sender:
-        found = await self._session.look(lambda db: self._session.seen.channel(db, channel))
+        found = await self._session.read(lambda db: self._session.read_topology.channel(db, channel))
         return SqliteSender(self._session, found, producer)
 
     async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
@@ -85,15 +85,15 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
     async def _open(self, outlet_of: Callable[[sqlite3.Connection], int], window: int) -> Receiver:
         receiver = SqliteReceiver(self._session, await self._session.write(outlet_of), window)
         await receiver.register()
-        return self._opened(receiver)
+        return self._register_receiver(receiver)
 
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         records: Iterator[Sequence[Record]] = self._log(log).read_records(partition, start, stop)
-        while (chunk := await self._session.off_loop(lambda: next(records, None))) is not None:
+        while (chunk := await self._session.run_in_read_thread(lambda: next(records, None))) is not None:
             yield chunk
 
     async def bounds(self, log: str, partition: int) -> tuple[int, int]:
-        return await self._session.off_loop(lambda: self._log(log).bounds(partition))
+        return await self._session.run_in_read_thread(lambda: self._log(log).bounds(partition))
 
     def _log(self, log: str) -> SqliteLogReader:
         """One reader a log, kept open, used in the reading thread only."""
@@ -114,21 +114,21 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
             found = topology.channel(db, channel)
             if found.kind == "log":
                 return sqlite_append.trim(db, topology, found, everything=True)
-            return sqlite_claims.empty(db, topology.queue_outlet(db, channel))
+            return sqlite_claims.purge(db, topology.queue_outlet(db, channel))
 
         return await self._session.write(job)
 
     async def depth(self, channel: str, group: str | None = None) -> int:
-        return await self._session.look(lambda db: self._session.seen.depth(db, channel, group))
+        return await self._session.read(lambda db: self._session.read_topology.depth(db, channel, group))
 
     async def oldest_age_s(self, channel: str) -> float | None:
-        return await self._session.look(lambda db: self._session.seen.oldest_age_s(db, channel))
+        return await self._session.read(lambda db: self._session.read_topology.oldest_age_s(db, channel))
 
     async def channels(self) -> list[ChannelInfo]:
-        return await self._session.look(self._session.seen.list)
+        return await self._session.read(self._session.read_topology.list)
 
     async def close(self) -> None:
         await self._close_receivers()
         for reader in self._logs.values():
-            await self._session.off_loop(reader.close)
+            await self._session.run_in_read_thread(reader.close)
         await self._session.close()

@@ -29,7 +29,7 @@ class Range(NamedTuple):
     attempts: int
 
 
-class Lost(Exception):
+class LeaseExpired(Exception):
     """The receiver's lease had run out: what it held belongs to others now."""
 
 
@@ -58,7 +58,7 @@ def renew(db: sqlite3.Connection, receivers: Iterable[int], lease_s: float) -> N
     )
 
 
-def dead(db: sqlite3.Connection, outlet: int) -> list[int]:
+def expired_receivers(db: sqlite3.Connection, outlet: int) -> list[int]:
     """Receivers of an outlet that will never settle what they hold."""
     here, now = machine(), time.monotonic()
     return [
@@ -80,7 +80,7 @@ def _runs(process: int) -> bool:
     return True
 
 
-def bury(db: sqlite3.Connection, receiver: int) -> None:
+def remove_receiver(db: sqlite3.Connection, receiver: int) -> None:
     """What a receiver held waits again; its number is void."""
     row = db.execute("DELETE FROM broker_receivers WHERE id = ? RETURNING outlet", (receiver,)).fetchone()
     if row is None:
@@ -88,20 +88,20 @@ def bury(db: sqlite3.Connection, receiver: int) -> None:
     held = db.execute(
         "DELETE FROM broker_claimed WHERE receiver = ? RETURNING batch, low, high, attempts", (receiver,)
     ).fetchall()
-    _wait_again(db, row[0], [Range(*claim) for claim in held])
+    _requeue(db, row[0], [Range(*claim) for claim in held])
 
 
-def something_waits(db: sqlite3.Connection, outlet: int) -> bool:
+def has_waiting(db: sqlite3.Connection, outlet: int) -> bool:
     return db.execute("SELECT 1 FROM broker_waiting WHERE outlet = ? LIMIT 1", (outlet,)).fetchone() is not None
 
 
-def claim(db: sqlite3.Connection, receiver: int, outlet: int, limit: int, look_for_dead: bool) -> list[Range]:
+def claim(db: sqlite3.Connection, receiver: int, outlet: int, limit: int, check_expired: bool) -> list[Range]:
     """Up to `limit` messages for a receiver, oldest first."""
-    _alive(db, receiver)
-    if look_for_dead:
-        for gone in dead(db, outlet):
+    _check_lease(db, receiver)
+    if check_expired:
+        for gone in expired_receivers(db, outlet):
             if gone != receiver:
-                bury(db, gone)
+                remove_receiver(db, gone)
     taken: list[Range] = []
     left = limit
     for batch, low, high, attempts in db.execute(
@@ -127,17 +127,19 @@ def claim(db: sqlite3.Connection, receiver: int, outlet: int, limit: int, look_f
 
 def settle(db: sqlite3.Connection, receiver: int, outlet: int, spans: Sequence[tuple[int, int, int]]) -> None:
     """Acknowledge (batch, low, high) spans; a queue's batch that nobody is owed any more is removed."""
-    _alive(db, receiver)
-    _pay(db, outlet, _unclaim(db, receiver, spans))
+    _check_lease(db, receiver)
+    _settle_parts(db, outlet, _unclaim(db, receiver, spans))
 
 
-def give_back(db: sqlite3.Connection, receiver: int, outlet: int, spans: Sequence[tuple[int, int, int]]) -> None:
+def return_spans(
+    db: sqlite3.Connection, receiver: int, outlet: int, spans: Sequence[tuple[int, int, int]]
+) -> None:
     """Spans that wait again, at their old place."""
-    _alive(db, receiver)
-    _wait_again(db, outlet, _unclaim(db, receiver, spans))
+    _check_lease(db, receiver)
+    _requeue(db, outlet, _unclaim(db, receiver, spans))
 
 
-def empty(db: sqlite3.Connection, outlet: int) -> int:
+def purge(db: sqlite3.Connection, outlet: int) -> int:
     """Drop what waits at an outlet; the number of messages dropped."""
     gone = [
         Range(*row)
@@ -150,13 +152,13 @@ def empty(db: sqlite3.Connection, outlet: int) -> int:
             "UPDATE broker_backlogs SET waiting = waiting - ? WHERE outlet = ? AND channel = ?",
             (count, outlet, channel),
         )
-    _pay(db, outlet, gone)
+    _settle_parts(db, outlet, gone)
     return sum(part.high - part.low for part in gone)
 
 
-def _alive(db: sqlite3.Connection, receiver: int) -> None:
+def _check_lease(db: sqlite3.Connection, receiver: int) -> None:
     if db.execute("SELECT 1 FROM broker_receivers WHERE id = ?", (receiver,)).fetchone() is None:
-        raise Lost
+        raise LeaseExpired
 
 
 def _unclaim(db: sqlite3.Connection, receiver: int, spans: Sequence[tuple[int, int, int]]) -> list[Range]:
@@ -181,17 +183,17 @@ def _unclaim(db: sqlite3.Connection, receiver: int, spans: Sequence[tuple[int, i
     return taken
 
 
-def _pay(db: sqlite3.Connection, outlet: int, parts: Sequence[Range]) -> None:
+def _settle_parts(db: sqlite3.Connection, outlet: int, parts: Sequence[Range]) -> None:
     """The outlet no longer owes these to anybody."""
     for channel, count in _by_channel(db, parts).items():
         db.execute(
             "UPDATE broker_backlogs SET unsettled = unsettled - ? WHERE outlet = ? AND channel = ?",
             (count, outlet, channel),
         )
-    paid: dict[int, int] = {}
+    settled: dict[int, int] = {}
     for part in parts:
-        paid[part.batch] = paid.get(part.batch, 0) + part.high - part.low
-    for batch, count in paid.items():
+        settled[part.batch] = settled.get(part.batch, 0) + part.high - part.low
+    for batch, count in settled.items():
         # A log owes nothing to anybody (owed is 0 from the start), so its batches never match.
         row = db.execute(
             "UPDATE broker_batches SET owed = owed - ? WHERE id = ? AND owed > 0 "
@@ -207,7 +209,7 @@ def _pay(db: sqlite3.Connection, outlet: int, parts: Sequence[Range]) -> None:
             )
 
 
-def _wait_again(db: sqlite3.Connection, outlet: int, parts: Sequence[Range]) -> None:
+def _requeue(db: sqlite3.Connection, outlet: int, parts: Sequence[Range]) -> None:
     db.executemany("INSERT INTO broker_waiting VALUES (?, ?, ?, ?, ?)", [(outlet, *part) for part in parts])
     for channel, count in _by_channel(db, parts).items():
         db.execute(

@@ -12,7 +12,7 @@ from typing import TypeVar
 from flyball.brokers.sqlite import append as sqlite_append
 from flyball.brokers.sqlite import claims as sqlite_claims
 from flyball.brokers.sqlite.admin import Topology
-from flyball.brokers.sqlite.schema import explained, open_file, path_of
+from flyball.brokers.sqlite.schema import open_file, path_of, to_broker_error
 from flyball.brokers.sqlite.writer import Writer
 from flyball.brokers.url import BrokerUrl
 
@@ -33,19 +33,19 @@ class Session:
         self.blocked_timeout_s = url.number("blocked_timeout_s", 30.0)
         self.max_body_bytes = url.integer("max_body_bytes", 16 << 20)
         self.topology = Topology()  # belongs to the writing thread
-        self.seen = Topology()  # the same, for the reading thread
+        self.read_topology = Topology()  # the same, for the reading thread
         self.wakes: dict[int, tuple[int, Callable[[], None]]] = {}  # receiver → (its outlet, how to wake it)
-        self._reading = _Reading(path, busy_timeout_s)
+        self._read_thread = _ReadThread(path, busy_timeout_s)
         self.writer = Writer(
             path,
             opened,
             busy_timeout_s=busy_timeout_s,
             power_safe=url.options.get("durability") != "process",
-            chore=self._keep_house,
-            chore_s=min(self.lease_s / 3, 1.0),
+            maintenance=self._maintain,
+            maintenance_s=min(self.lease_s / 3, 1.0),
         )
 
-    def _keep_house(self, db: sqlite3.Connection) -> None:
+    def _maintain(self, db: sqlite3.Connection) -> None:
         sqlite_claims.renew(db, list(self.wakes), self.lease_s)
         for channel in self.topology.channels(db):
             if channel.retention_s is not None:
@@ -55,32 +55,32 @@ class Session:
         """Do it in a transaction that is on the disk when this returns."""
         return await self.writer.do(job, durable=True)
 
-    async def note(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def write_relaxed(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
         """Do it in a transaction that a power failure may undo: claims and acknowledgements.
 
         Then messages are delivered again. A transaction that reaches the disk takes all before it along.
         """
         return await self.writer.do(job, durable=False)
 
-    async def look(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
         """Read without waiting for those who write."""
-        return await self._reading.do(query)
+        return await self._read_thread.do(query)
 
-    async def off_loop(self, work: Callable[[], Result]) -> Result:
+    async def run_in_read_thread(self, work: Callable[[], Result]) -> Result:
         """Run something slow in the reading thread."""
-        return await self._reading.call(work)
+        return await self._read_thread.call(work)
 
     def wake(self, outlets: Collection[int]) -> None:
-        for outlet, arrived in list(self.wakes.values()):
+        for outlet, notify in list(self.wakes.values()):
             if outlet in outlets:
-                arrived()
+                notify()
 
     async def close(self) -> None:
         await self.writer.close()
-        await self._reading.close()
+        await self._read_thread.close()
 
 
-class _Reading:
+class _ReadThread:
     """The thread that reads."""
 
     def __init__(self, path: Path, busy_timeout_s: float) -> None:
@@ -98,7 +98,7 @@ class _Reading:
             try:
                 return query(self._connection)
             except sqlite3.Error as error:
-                raise explained(error, self._path) from error
+                raise to_broker_error(error, self._path) from error
 
         return await self.call(work)
 

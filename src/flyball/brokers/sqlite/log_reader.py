@@ -15,7 +15,7 @@ from flyball.brokers.core.names import check_name
 from flyball.brokers.log_reader import LogChunk
 from flyball.brokers.port import Record, Unsupported, no_such_channel
 from flyball.brokers.sqlite.codec import Batch
-from flyball.brokers.sqlite.schema import OPTIONS, explained, open_file, path_of
+from flyball.brokers.sqlite.schema import OPTIONS, open_file, path_of, to_broker_error
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
 
@@ -34,10 +34,10 @@ class SqliteLogReader:
         self._channel: tuple[int, int] | None = None  # (id, partitions)
 
     def partitions(self) -> int:
-        return self._described()[1]
+        return self._describe()[1]
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        channel = self._checked(partition)
+        channel = self._check_partition(partition)
         first, end = self._query(
             "SELECT first_offset, next_offset FROM broker_partitions WHERE channel = ? AND partition = ?",
             channel,
@@ -58,7 +58,7 @@ class SqliteLogReader:
 
     def _batches(self, partition: int, start: int, stop: int) -> Iterator[tuple[int, int, int, Batch, float]]:
         """(first offset, range of the batch that is wanted, batch, time it was stored), in order."""
-        channel = self._checked(partition)
+        channel = self._check_partition(partition)
         stop = min(stop, self.bounds(partition)[1])
         (before,) = self._query(
             "SELECT max(first_offset) FROM broker_batches "
@@ -88,13 +88,13 @@ class SqliteLogReader:
                     yield first, low, high, batch, stored_s
                 at = first + batch.count
 
-    def _checked(self, partition: int) -> int:
-        channel, partitions = self._described()
+    def _check_partition(self, partition: int) -> int:
+        channel, partitions = self._describe()
         if not 0 <= partition < partitions:
             raise InvalidValue(f"{self._log!r} has partitions 0 to {partitions - 1}, not {partition}")
         return channel
 
-    def _described(self) -> tuple[int, int]:
+    def _describe(self) -> tuple[int, int]:
         # Asked every time: the log may have been deleted and made anew, with another number.
         rows = self._query("SELECT id, partitions, kind FROM broker_channels WHERE name = ?", self._log)
         if not rows:
@@ -112,7 +112,7 @@ class SqliteLogReader:
         try:
             return self._connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise explained(error, self._path) from error
+            raise to_broker_error(error, self._path) from error
 
     def _busy_timeout_s(self) -> float:
         return self._url.number("busy_timeout_s", 10.0)

@@ -14,12 +14,12 @@ from itertools import repeat
 from flyball.brokers.core.receiver import BaseReceiver
 from flyball.brokers.port import Delivery
 from flyball.brokers.sqlite import claims as sqlite_claims
-from flyball.brokers.sqlite.claims import Lost, Range
+from flyball.brokers.sqlite.claims import LeaseExpired, Range
 from flyball.brokers.sqlite.codec import Batch
 from flyball.brokers.sqlite.connection import Session
 
 _CACHE_BYTES = 16 << 20  # of batches that a small window comes back to
-_LOOK_FOR_DEAD_S = 0.25
+_EXPIRY_CHECK_S = 0.25
 _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.001, 0.02
 
 
@@ -39,25 +39,25 @@ class SqliteReceiver(BaseReceiver):
         self._session, self._outlet = session, outlet
         self._number = 0  # of our lease; see sqlite_claims
         self._tags = itertools.count(1)
-        self._places: dict[int, tuple[int, int]] = {}  # tag → (batch, index in it)
+        self._positions: dict[int, tuple[int, int]] = {}  # tag → (batch, index in it)
         self._loaded: OrderedDict[int, _Loaded] = OrderedDict()
         self._loaded_bytes = 0
         self._parked: deque[Delivery] = deque()  # claimed for a `receive` that was cancelled
         self._claiming: asyncio.Task[list[Delivery]] | None = None
         self._likely = True  # that something waits, so that looking first would be wasted
-        self._looked_for_dead_s = -1.0
+        self._last_expiry_check_s = -1.0
         self._poll_s = _SHORTEST_POLL_S
 
     async def register(self) -> None:
         outlet, lease_s = self._outlet, self._session.lease_s
-        self._number = await self._session.note(lambda db: sqlite_claims.register(db, outlet, lease_s))
-        self._session.wakes[self._number] = (outlet, self._arrived)
+        self._number = await self._session.write_relaxed(lambda db: sqlite_claims.register(db, outlet, lease_s))
+        self._session.wakes[self._number] = (outlet, self._notify)
 
-    def _arrived(self) -> None:
+    def _notify(self) -> None:
         self._likely = True
-        super()._arrived()
+        super()._notify()
 
-    async def _take(self, limit: int) -> Sequence[Delivery]:
+    async def _fetch(self, limit: int) -> Sequence[Delivery]:
         if not self._parked:
             # A caller who gives up waiting must not take messages with him: the claim goes on and is parked.
             if self._claiming is None:
@@ -69,27 +69,27 @@ class SqliteReceiver(BaseReceiver):
 
     async def _claim(self, limit: int) -> list[Delivery]:
         now = time.monotonic()
-        look_for_dead = now - self._looked_for_dead_s >= _LOOK_FOR_DEAD_S
-        if look_for_dead:
-            self._looked_for_dead_s = now
+        check_expired = now - self._last_expiry_check_s >= _EXPIRY_CHECK_S
+        if check_expired:
+            self._last_expiry_check_s = now
         outlet, number, known = self._outlet, self._number, set(self._loaded)
-        if not self._likely and not await self._session.look(lambda db: _promising(db, outlet, look_for_dead)):
+        if not self._likely and not await self._session.read(lambda db: _may_claim(db, outlet, check_expired)):
             self._poll_s = min(2 * (self._poll_s or 0.0), _LONGEST_POLL_S)
             return []
         try:
-            ranges, fetched = await self._session.note(
-                lambda db: _claim_and_load(db, number, outlet, limit, look_for_dead, known)
+            ranges, fetched = await self._session.write_relaxed(
+                lambda db: _claim_and_load(db, number, outlet, limit, check_expired, known)
             )
-        except Lost:
-            await self._begin_again()
+        except LeaseExpired:
+            await self._register_again()
             return []
         self._likely = bool(ranges)
         if ranges:
             self._poll_s = _SHORTEST_POLL_S
         for batch, data, channel, partition, first_offset in fetched:
-            self._keep(batch, _Loaded(Batch(data), channel, partition, first_offset))
+            self._cache(batch, _Loaded(Batch(data), channel, partition, first_offset))
         deliveries = [delivery for claimed in ranges for delivery in self._deliveries(claimed)]
-        self._forget_old()
+        self._shrink_cache()
         return deliveries
 
     def _deliveries(self, claimed: Range) -> list[Delivery]:
@@ -98,7 +98,9 @@ class SqliteReceiver(BaseReceiver):
         count = claimed.high - claimed.low
         first = loaded.first_offset + claimed.low
         tags = list(itertools.islice(self._tags, count))
-        self._places.update(zip(tags, zip(repeat(claimed.batch), range(claimed.low, claimed.high)), strict=False))
+        self._positions.update(
+            zip(tags, zip(repeat(claimed.batch), range(claimed.low, claimed.high)), strict=False)
+        )
         return list(
             map(
                 Delivery,
@@ -112,61 +114,63 @@ class SqliteReceiver(BaseReceiver):
             )
         )
 
-    def _keep(self, batch: int, loaded: _Loaded) -> None:
+    def _cache(self, batch: int, loaded: _Loaded) -> None:
         self._loaded[batch] = loaded
         self._loaded_bytes += loaded.batch.size_bytes
 
-    def _forget_old(self) -> None:
+    def _shrink_cache(self) -> None:
         while self._loaded_bytes > _CACHE_BYTES:
             _, oldest = self._loaded.popitem(last=False)
             self._loaded_bytes -= oldest.batch.size_bytes
 
-    async def _begin_again(self) -> None:
+    async def _register_again(self) -> None:
         """Our lease ran out (a long pause): what we held belongs to others, and we start with nothing."""
         self._session.wakes.pop(self._number, None)
         self._parked.clear()
-        self._places.clear()
+        self._positions.clear()
         await self.register()
-        self._forget()
+        self._drop_in_flight()
 
     async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        await self._tell(sqlite_claims.settle, deliveries)
+        await self._settle(sqlite_claims.settle, deliveries)
 
     async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:
-        await self._tell(sqlite_claims.give_back if requeue else sqlite_claims.settle, deliveries)
+        await self._settle(sqlite_claims.return_spans if requeue else sqlite_claims.settle, deliveries)
         self._session.wake((self._outlet,))
 
-    async def _tell(
+    async def _settle(
         self,
-        what: Callable[[sqlite3.Connection, int, int, Sequence[tuple[int, int, int]]], None],
+        settle: Callable[[sqlite3.Connection, int, int, Sequence[tuple[int, int, int]]], None],
         deliveries: Sequence[Delivery],
     ) -> None:
         number, outlet = self._number, self._outlet
-        spans = _spans(sorted(self._places.pop(delivery.tag) for delivery in deliveries))
+        spans = _spans(sorted(self._positions.pop(delivery.tag) for delivery in deliveries))
         try:
-            await self._session.note(lambda db: what(db, number, outlet, spans))
-        except Lost:
+            await self._session.write_relaxed(lambda db: settle(db, number, outlet, spans))
+        except LeaseExpired:
             if number == self._number:  # else somebody has begun again already
-                await self._begin_again()
+                await self._register_again()
 
     async def _release(self, unsettled: Sequence[Delivery]) -> None:  # noqa: ARG002  all we hold returns
         if self._claiming is not None:
             await self._claiming
         number = self._number
         self._session.wakes.pop(number, None)
-        await self._session.note(lambda db: sqlite_claims.bury(db, number))
+        await self._session.write_relaxed(lambda db: sqlite_claims.remove_receiver(db, number))
         self._session.wake((self._outlet,))
 
 
-def _promising(db: sqlite3.Connection, outlet: int, look_for_dead: bool) -> bool:
-    return sqlite_claims.something_waits(db, outlet) or (look_for_dead and bool(sqlite_claims.dead(db, outlet)))
+def _may_claim(db: sqlite3.Connection, outlet: int, check_expired: bool) -> bool:
+    return sqlite_claims.has_waiting(db, outlet) or (
+        check_expired and bool(sqlite_claims.expired_receivers(db, outlet))
+    )
 
 
 def _claim_and_load(
-    db: sqlite3.Connection, receiver: int, outlet: int, limit: int, look_for_dead: bool, known: set[int]
+    db: sqlite3.Connection, receiver: int, outlet: int, limit: int, check_expired: bool, known: set[int]
 ) -> tuple[list[Range], list[tuple[int, bytes, str, int | None, int]]]:
     """Claim, and bring the batches that the receiver does not have yet."""
-    ranges = sqlite_claims.claim(db, receiver, outlet, limit, look_for_dead)
+    ranges = sqlite_claims.claim(db, receiver, outlet, limit, check_expired)
     fetched = []
     for batch in {claimed.batch for claimed in ranges} - known:
         fetched.append(
@@ -180,14 +184,14 @@ def _claim_and_load(
     return ranges, fetched
 
 
-def _spans(places: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+def _spans(positions: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """Sorted (batch, index) pairs as (batch, low, high) runs.
 
     >>> _spans([(1, 0), (1, 1), (1, 3), (2, 0)])
     [(1, 0, 2), (1, 3, 4), (2, 0, 1)]
     """
     spans: list[tuple[int, int, int]] = []
-    for batch, index in places:
+    for batch, index in positions:
         if spans and spans[-1][0] == batch and spans[-1][2] == index:
             spans[-1] = (batch, spans[-1][1], index + 1)
         else:

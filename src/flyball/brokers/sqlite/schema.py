@@ -91,12 +91,12 @@ def open_file(path: Path, *, create: bool, busy_timeout_s: float) -> sqlite3.Con
     try:
         connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
-        raise explained(error, path) from error
+        raise to_broker_error(error, path) from error
     try:
         _prepare(connection, path)
     except sqlite3.Error as error:
         connection.close()
-        raise explained(error, path) from error
+        raise to_broker_error(error, path) from error
     except BrokerError:
         connection.close()
         raise
@@ -135,7 +135,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def explained(error: sqlite3.Error, path: Path) -> BrokerError:
+def to_broker_error(error: sqlite3.Error, path: Path) -> BrokerError:
     """The error of the port that fits, as one sentence."""
     code = getattr(error, "sqlite_errorcode", None)
     code = None if code is None else code & 0xFF

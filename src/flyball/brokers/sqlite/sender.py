@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from flyball.backoff import delays_s
-from flyball.brokers.core.checks import full, too_large
+from flyball.brokers.core.checks import queue_full, too_large
 from flyball.brokers.port import BrokerError, Message, SendResult
 from flyball.brokers.sqlite import append as sqlite_append
 from flyball.brokers.sqlite.admin import Channel
-from flyball.brokers.sqlite.append import Appended, Chunk, chunks
+from flyball.brokers.sqlite.append import AppendResult, Chunk, chunks
 from flyball.brokers.sqlite.connection import Session
 from flyball.errors import InvalidValue
 
@@ -36,17 +36,17 @@ class SqliteSender:
             raise InvalidValue(f"sequence {sequence} needs a producer: open the sender with producer=NAME")
         results: list[SendResult | None] = [None] * len(messages)
         good = []
-        for place, message in enumerate(messages):
+        for position, message in enumerate(messages):
             if len(message.body) > self._most_bytes:
-                results[place] = SendResult(message.id, too_large(message, self._most_bytes))
+                results[position] = SendResult(message.id, too_large(message, self._most_bytes))
             else:
-                good.append((place, message))
+                good.append((position, message))
         todo = chunks(self._channel, good, next(self._keyless))
         try:
             await self._store(todo, sequence, results)
         except BrokerError as error:
-            for place, message in good:
-                results[place] = results[place] or SendResult(message.id, error)
+            for position, message in good:
+                results[position] = results[position] or SendResult(message.id, error)
         return [
             result or SendResult(message.id, duplicate=True)
             for result, message in zip(results, messages, strict=True)
@@ -60,13 +60,13 @@ class SqliteSender:
                 return
             done = await self._append(todo, sequence)
             for chunk, first in done.stored:
-                for result, place in zip(self._stored(chunk, first), chunk.places, strict=True):
-                    results[place] = result
-            todo = done.left
+                for result, position in zip(self._stored(chunk, first), chunk.positions, strict=True):
+                    results[position] = result
+            todo = done.rest
             if not todo:
                 return
             if time.monotonic() >= deadline:
-                raise full(self._channel.name, self._session.blocked_timeout_s)
+                raise queue_full(self._channel.name, self._session.blocked_timeout_s)
             self._waiting += 1
             try:
                 await asyncio.sleep(wait_s)
@@ -80,7 +80,7 @@ class SqliteSender:
         offsets = range(first, first + len(ids))
         return list(map(SendResult, ids, repeat(None), repeat(False), repeat(chunk.partition), offsets))
 
-    async def _append(self, todo: Sequence[Chunk], sequence: int | None) -> Appended:
+    async def _append(self, todo: Sequence[Chunk], sequence: int | None) -> AppendResult:
         name, producer, topology = self._channel.name, self._producer, self._session.topology
         done = await self._session.write(
             lambda db: sqlite_append.append(db, topology, name, todo, producer, sequence)
@@ -92,7 +92,7 @@ class SqliteSender:
         if self._producer is None:
             return None
         channel, producer = self._channel, self._producer
-        return await self._session.note(lambda db: sqlite_append.last_sequence(db, channel, producer))
+        return await self._session.write_relaxed(lambda db: sqlite_append.last_sequence(db, channel, producer))
 
     async def close(self) -> None:
         return None

@@ -19,18 +19,18 @@ from typing import Any, TypeVar
 
 from flyball.backoff import delays_s
 from flyball.brokers.port import Blocked, Unreachable
-from flyball.brokers.sqlite.schema import explained
+from flyball.brokers.sqlite.schema import to_broker_error
 from flyball.futures import answer
 
 Result = TypeVar("Result")
 Job = Callable[[sqlite3.Connection], Any]
-_MOST_TOGETHER = 256  # jobs in one transaction, so that none waits long
+_MAX_JOBS = 256  # jobs in one transaction, so that none waits long
 
 
 class Writer:
     """`durable` jobs are on the disk when they are done; others after the next durable one, or soon.
 
-    `chore` is called every `chore_s` in the thread, in a transaction of its own (leases, retention).
+    `maintenance` is called every `maintenance_s` in the thread, in a transaction of its own (leases, retention).
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class Writer:
         *,
         busy_timeout_s: float,
         power_safe: bool,
-        chore: Job,
-        chore_s: float,
+        maintenance: Job,
+        maintenance_s: float,
     ) -> None:
         self._path = path
         self._busy_timeout_s = busy_timeout_s
         self._power_safe = power_safe
-        self._chore, self._chore_s = chore, chore_s
+        self._maintenance, self._maintenance_s = maintenance, maintenance_s
         self._jobs: deque[tuple[Job, bool, asyncio.Future[Any]]] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -73,24 +73,24 @@ class Writer:
         await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
-        next_chore = time.monotonic() + self._chore_s
+        next_maintenance_s = time.monotonic() + self._maintenance_s
         while True:
             with self._changed:
                 if not self._jobs and not self._closing:
-                    self._changed.wait(max(next_chore - time.monotonic(), 0.0))
-                jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), _MOST_TOGETHER))]
+                    self._changed.wait(max(next_maintenance_s - time.monotonic(), 0.0))
+                jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), _MAX_JOBS))]
                 if not jobs and self._closing:
                     break
             if jobs:
                 answer(
-                    [future for _, _, future in jobs], self._together([(job, durable) for job, durable, _ in jobs])
+                    [future for _, _, future in jobs], self._run_jobs([(job, durable) for job, durable, _ in jobs])
                 )
-            if time.monotonic() >= next_chore:
-                self._together([(self._chore, False)])  # what fails now is tried again next time
-                next_chore = time.monotonic() + self._chore_s
+            if time.monotonic() >= next_maintenance_s:
+                self._run_jobs([(self._maintenance, False)])  # what fails now is tried again next time
+                next_maintenance_s = time.monotonic() + self._maintenance_s
         self._connection.close()
 
-    def _together(self, jobs: list[tuple[Job, bool]]) -> list[Any]:
+    def _run_jobs(self, jobs: list[tuple[Job, bool]]) -> list[Any]:
         """The result of each job, or the exception it ended with."""
         try:
             return self._transaction(jobs)
@@ -99,10 +99,10 @@ class Writer:
                 with suppress(sqlite3.Error):  # a broken disk: the next transaction will say so again
                     self._connection.execute("ROLLBACK")
             if len(jobs) == 1:
-                return [explained(error, self._path) if isinstance(error, sqlite3.Error) else error]
+                return [to_broker_error(error, self._path) if isinstance(error, sqlite3.Error) else error]
             if isinstance(error, Blocked):  # the lock was not to be had: it would be the same for each
                 return [error] * len(jobs)
-        return [result for job in jobs for result in self._together([job])]
+        return [result for job in jobs for result in self._run_jobs([job])]
 
     def _transaction(self, jobs: list[tuple[Job, bool]]) -> list[Any]:
         connection = self._connection

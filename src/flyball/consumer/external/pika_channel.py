@@ -150,7 +150,7 @@ class RegulatedChannel(Regulated):
         for settled in tags:
             began_s = self._in_flight.pop(settled, None)
             if began_s is not None:
-                self._trip.settled(1, now_s)
+                self._trip.add_settled(1, now_s)
                 self._loop.metrics.add_finished(now_s - began_s, None)
         self._step()
 
@@ -158,13 +158,13 @@ class RegulatedChannel(Regulated):
     def _occupied(self) -> int:
         out = len(self._in_flight)
         most = max(0, self._prefetch - out - len(self._parked))
-        return out + self._trip.open(time.monotonic(), most)
+        return out + self._trip.outstanding(time.monotonic(), most)
 
     def _on_delivery(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
         now_s = time.monotonic()
         waiting_s = None if self._idle_since_s is None else now_s - self._idle_since_s
         self._lacking = lacks_messages(waiting_s, self._occupied, max(1, self._whole_window))
-        self._trip.arrived(1, now_s, more=bool(self._parked))
+        self._trip.add_arrivals(1, now_s, more=bool(self._parked))
         self._parked.append((method, properties, body))
         self._step()
         self._release()

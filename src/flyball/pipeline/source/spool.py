@@ -67,7 +67,7 @@ class Spooler:
                     if not deliveries:
                         self.saw_empty = True
                         continue
-                    there = self._known.among([delivery.message.id for delivery in deliveries], now_s=0.0)
+                    there = self._known.repeats([delivery.message.id for delivery in deliveries], now_s=0.0)
                     fresh = {one.message.id: one.message for one in deliveries if one.message.id not in there}
                     if fresh:
                         results = await sender.send_batch(list(fresh.values()))
