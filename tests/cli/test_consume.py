@@ -141,7 +141,7 @@ def test_a_reader_that_closes_the_pipe_loses_nothing(url: str) -> None:
         (("URL", "q", "--out", "-", "--json"), "both write to standard output"),
         (("URL", "q", "--out", "/no/such/folder/file"), "cannot write '/no/such/folder/file'"),
         (("URL", "q", "--from", "middle"), "earliest or latest, got 'middle'"),
-        (("URL?colour=red", "q"), "no option 'colour'"),
+        (("URL?colour=red", "q"), "unknown option 'colour'"),
         (("sqlite:////no/such/folder/x.db", "q"), "/no/such/folder/x.db"),
         (("URL.absent", "q"), "there is no broker file"),
     ],

@@ -143,12 +143,12 @@ def test_messages_that_are_too_large_do_not_stop_the_others(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("nonsense", "q", "--count", 1), "is no broker URL"),
-        (("ftp://localhost", "q", "--count", 1), "no broker speaks ftp://"),
-        (("amqp://localhost:99999", "q", "--count", 1), "from 1 to 65535, not '99999'"),
+        (("nonsense", "q", "--count", 1), "invalid broker URL 'nonsense'"),
+        (("ftp://localhost", "q", "--count", 1), "unknown scheme ftp://"),
+        (("amqp://localhost:99999", "q", "--count", 1), "between 1 and 65535, got '99999'"),
         (("URL", "none", "--count", 1), "there is no queue or log 'none' in this SQLite file: declare it first"),
         (("URL", "none", "--count", 1), "flyball publish --declare queue"),
-        (("URL", "bad name", "--count", 1, "--declare", "queue"), "is no channel name"),
+        (("URL", "bad name", "--count", 1, "--declare", "queue"), "invalid channel name 'bad name'"),
         (("URL", "q"), "nothing to publish"),
         (("URL", "q", "--file", "/no/such/file"), "cannot read '/no/such/file': No such file"),
         (("URL", "q", "--file", "x", "--body", "y"), "exclude each other"),

@@ -6,7 +6,20 @@
     rabbitmq-stream://   RabbitMQ streams
     kafka://             Kafka
 
-`port` is the contract, one file an adapter; `flyball.testing.broker_contract` is the suite each of them passes.
+`port` is the interface, `log_reader` the one for bulk reading without an event loop, `url` parses the URL, and
+`delivery_receipts` report handled messages to their publisher. `core` is what adapters share. Each adapter is a
+package with the same files, as far as its broker needs them:
+
+    broker.py       `connect`, and the port's `Broker`
+    config.py       the options of the URL (`rabbitmq_stream`: in connection.py, `sqlite`: in schema.py)
+    connection.py   the connection, and how it comes back after an outage
+    codec.py        a message in the broker's format, and back
+    sender.py, receiver.py, log_reader.py, admin.py
+
+and with files of its own: `sqlite` has schema, writer, append and claims; `rabbitmq` has policy (pure decisions),
+consumer_switch, management, errors, wire_in, wire_out and pika_internals; `rabbitmq_stream` has chunks and group;
+`kafka` has producer and sequences; `memory` is broker and hub. `flyball.testing.broker_contract` is the test suite
+that every adapter passes.
 """
 
 from __future__ import annotations
@@ -43,7 +56,7 @@ __all__ = [
     "connect",
 ]
 
-# scheme → adapter file in this room; each has `async def connect(url: BrokerUrl) -> Broker`
+# scheme → adapter package; each has `async def connect(url: BrokerUrl) -> Broker`
 ADAPTERS: dict[str, str] = {
     "amqp": "rabbitmq",
     "amqps": "rabbitmq",
@@ -57,13 +70,13 @@ ADAPTERS: dict[str, str] = {
 async def connect(url: str, *, create: bool = True) -> Broker:
     """Open a broker; use it as an async context manager, or close it yourself.
 
-    An embedded broker whose file does not exist yet is made, unless `create` is False: who only looks, or takes
-    messages away, has mistyped its path.
+    An embedded broker whose file does not exist yet is created, unless `create` is False: for a program that only
+    reads or consumes, a missing file means a mistyped path.
     """
     parsed = BrokerUrl.parse(url)
     if parsed.scheme not in ADAPTERS:
         known = ", ".join(f"{scheme}://" for scheme in ADAPTERS)
-        raise InvalidValue(f"no broker speaks {parsed.scheme}:// (in {parsed}); use one of {known}")
+        raise InvalidValue(f"unknown scheme {parsed.scheme}:// in {parsed}: use one of {known}")
     adapter = importlib.import_module(f"flyball.brokers.{ADAPTERS[parsed.scheme]}")
     if not create and hasattr(adapter, "check_exists"):
         adapter.check_exists(parsed)

@@ -1,4 +1,4 @@
-"""Receipts: a consumer tells a publisher which messages have arrived, over a channel of their own.
+"""Delivery receipts: a consumer reports to a publisher which messages were handled, over a channel of their own.
 
 A publisher that keeps messages until their receipt (`Publisher(…, receipts=…)`) reads that channel. A
 consumer sends the receipt when it is done with a message, and acknowledges the message after that:
@@ -9,7 +9,7 @@ consumer sends the receipt when it is done with a message, and acknowledges the 
         await receipts.send(delivery.message.id)
         await receiver.ack(delivery)
 
-The receipt of a message that comes again has to be sent again: the publisher may not have had the first one.
+When a message is delivered again, its receipt is sent again: the publisher may not have received the first one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Receipts:
         return cls(await broker.sender(channel))
 
     async def send(self, *ids: str) -> None:
-        """These messages have arrived and are done. Many at once cost little more than one."""
+        """Report messages as handled. Many at once cost little more than one."""
         groups = [ids[at : at + _MOST_IDS] for at in range(0, len(ids), _MOST_IDS)]
         for result in await self._sender.send_batch([Message(encode(group)) for group in groups]):
             if result.error is not None:
@@ -41,7 +41,7 @@ class Receipts:
 
 
 async def declare(broker: Broker, channel: str) -> None:
-    """A queue where the broker has queues, else a log."""
+    """Declare the channel: a queue where the broker has queues, else a log."""
     await broker.declare(channel, "queue" if broker.capabilities.queues else "log")
 
 

@@ -1,8 +1,8 @@
-"""Bulk, synchronous reading of a log by offset: what a program without an event loop uses.
+"""Bulk, synchronous reading of a log by offset, for programs without an event loop.
 
 Spark calls a source's `read()` in forked worker processes where no asyncio loop runs and where a record object
 per message would cost more than the message. So a log reader hands out plain lists of bodies, opens its
-connection on first use (it can be pickled or forked before that) and takes nothing away from anybody.
+connection on first use (it can be pickled or forked before that) and removes nothing from the log.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LogReader(Protocol):
     def __exit__(self, *reason: object) -> None: ...
 
 
-# scheme → (module in this room, class): each is called with (BrokerUrl, log name)
+# scheme → (module of this package, class): each is called with (BrokerUrl, log name)
 LOG_READERS: dict[str, tuple[str, str]] = {
     "sqlite": ("sqlite.log_reader", "SqliteLogReader"),
     "kafka": ("kafka.log_reader", "KafkaLogReader"),
@@ -58,7 +58,7 @@ LOG_READERS: dict[str, tuple[str, str]] = {
 
 
 def open_log_reader(url: str, log: str) -> LogReader:
-    """A reader of the log of that name; nothing is connected before it is first asked for something.
+    """A reader of the log of that name; it connects on first use.
 
     >>> open_log_reader("memory://", "events")
     Traceback (most recent call last):

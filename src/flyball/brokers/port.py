@@ -1,4 +1,4 @@
-"""The one face that every broker shows to the rest of Flyball.
+"""The port: the interface through which the rest of Flyball uses every broker.
 
 Two kinds of channel, declared by name:
 
@@ -10,8 +10,8 @@ Two kinds of channel, declared by name:
 sent to a matching channel from then on, and shares a group's messages among its members. In a pattern `*`
 stands for one word and `#` for any number of words, also none.
 
-Delivery is at least once: a message that was delivered but not acknowledged is delivered again, to somebody,
-with the same id. Everything is async and belongs to the event loop that opened it.
+Delivery is at least once: a message that was delivered but not acknowledged is delivered again, to some receiver,
+with the same id. All objects are async and belong to the event loop that opened them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Start: TypeAlias = Literal["earliest", "latest"]
 
 @dataclass(slots=True)
 class SendResult:
-    """What became of one message of a batch: stored (`error` None), or not, and why.
+    """The outcome of sending one message of a batch: stored (`error` None), or not, and why.
 
     `duplicate`: a log had this (producer, sequence) already, so nothing was stored again. `partition` and
-    `offset` are set where the broker tells them.
+    `offset` are set where the broker reports them.
     """
 
     id: str
@@ -51,9 +51,9 @@ class SendResult:
 
 @dataclass(slots=True)
 class Delivery:
-    """One message in the hands of a receiver, to be settled there exactly once.
+    """One message as a receiver gets it, to be acknowledged or rejected there exactly once.
 
-    `tag` is the receiver's own mark. `redelivered` means it may have been seen before; `attempt` counts
+    `tag` is the receiver's own number of it. `redelivered`: it may have been delivered before; `attempt` counts
     deliveries from 1 where the broker counts them.
     """
 
@@ -68,7 +68,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class Record:
-    """One message at its place in a log."""
+    """One message of a log, with its partition and offset."""
 
     partition: int
     offset: int
@@ -78,7 +78,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a broker can do, so that a caller asks instead of trying."""
+    """What a broker can do, so that a caller need not try."""
 
     queues: bool
     logs: bool
@@ -92,7 +92,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ChannelInfo:
-    """What `list` tells about a channel. None: the broker does not tell."""
+    """A channel as `Broker.channels` lists it. None: the broker does not report it."""
 
     name: str
     kind: Kind
@@ -106,16 +106,16 @@ class Sender(Protocol):
 
     @property
     def blocked(self) -> bool:
-        """The broker asks for silence (memory or disk alarm, full channel): sending would wait.
+        """The broker is applying back-pressure (resource alarm, full queue): sending would wait.
 
-        It ends without anything being sent, so a caller may wait for that. A broker that does not answer is no
-        reason: nobody can tell that it is back except by sending again, and the results say that it failed.
+        It becomes False without anything being sent, so a caller may wait for that. A broker that does not answer
+        is not `blocked`: only another attempt shows that it is back, and the results report the failure.
         """
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
-        """Send, wait until the broker has taken responsibility, and say what became of each, in order.
+        """Send, wait until the broker has stored the messages, and return the outcome of each, in order.
 
-        One bad message does not fail its neighbours. A message whose fate is unknown (connection lost before
+        One bad message does not fail the others. A message whose outcome is unknown (connection lost before
         the confirm) has the error `Unconfirmed`: it may or may not be stored, and is safe to send again
         with the same id.
 
@@ -124,16 +124,16 @@ class Sender(Protocol):
         """
 
     async def last_sequence(self) -> int | None:
-        """The highest sequence the log holds of this sender's producer (None: none, or no dedup there)."""
+        """The highest sequence of this sender's producer in the log (None: none, or no deduplication)."""
 
     async def close(self) -> None: ...
 
 
 class Receiver(Protocol):
-    """Takes messages from one queue or subscription.
+    """Receives messages from one queue or subscription.
 
     At most `window` messages are in flight, that is handed out and not settled. Raising the window takes
-    effect at once; lowering it takes nothing back: the receiver hands out nothing until enough are settled.
+    effect at once; lowering it withdraws nothing: the receiver hands out nothing until enough are settled.
     """
 
     @property
@@ -146,7 +146,7 @@ class Receiver(Protocol):
 
     @property
     def occupied(self) -> int:
-        """Places of the window that are taken: what is in flight and, where that counts, on its way back."""
+        """Slots of the window in use: messages in flight and, where that counts, replacements on their way."""
 
     @property
     def parked(self) -> int:
@@ -154,43 +154,43 @@ class Receiver(Protocol):
 
     @property
     def round_trip_s(self) -> float:
-        """How long a place is without a message between a settled one and the next, on average, while the broker
+        """How long a slot is without a message between a settled one and the next, on average, while the broker
         has more; 0 where it is not measured."""
 
     def count_round_trip(self) -> bool:
         """From now on measure how long it takes until a settled message is replaced; where the broker sends ahead,
-        the message's place is free only when the broker had the time to answer.
+        the message's slot is free only when the broker had the time to answer.
 
         The window then means what a broker's prefetch means, and the rate answers to it also where handlers
         are fast: rate = window / (handling + round trip). False: this broker is asked for each message, so a
-        place is free at once, and empty until the answer is there.
+        slot is free at once, and empty until the answer is there.
         """
 
     async def receive(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Delivery]:
         """Wait for at least one message, then return what is there, up to `max_messages` and the window.
 
-        Empty only after `timeout_s` (None: wait for ever).
+        Empty only after `timeout_s` (None: wait without limit).
         """
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
-        """Deliveries one by one, for ever, for programs that need no batches."""
+        """Deliveries one by one, without end, for programs that need no batches."""
 
     async def ack(self, *deliveries: Delivery) -> None:
-        """These are done: never deliver them again."""
+        """Acknowledge: these are done and are never delivered again."""
 
     async def nack(self, *deliveries: Delivery, requeue: bool = True) -> None:
-        """These were not done: deliver again, or (`requeue` False) drop or dead-letter them."""
+        """Reject: these were not done. Deliver them again, or (`requeue` False) drop or dead-letter them."""
 
     def may_return(self, delivery: Delivery) -> bool:
-        """Whether giving back a message on which nobody failed costs nothing.
+        """Whether a message on which no handler failed can go back to the queue at no cost.
 
         A queue that counts deliveries drops what was delivered too often: there a message goes back at most
         once, and never within one of its limit. One that may not should be handled before `close`.
         """
 
     async def withdraw(self) -> list[Delivery]:
-        """Take no more from the broker. What was not handed out goes back, as far as `may_return` lets it; the
-        rest is handed out now, whatever the window: handle and settle it, then `close`."""
+        """Stop consuming. Messages that were not handed out go back, as far as `may_return` allows; the rest is
+        returned now, whatever the window: handle and settle it, then `close`."""
 
     async def close(self) -> None:
         """Stop; what is in flight and unsettled goes back."""
@@ -215,7 +215,7 @@ class Broker(Protocol):
         """
 
     def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
-        """The records with start <= offset < stop that still exist, in order, in chunks. Takes nothing away."""
+        """The records with start <= offset < stop that still exist, in order, in chunks. The log keeps them."""
 
     async def bounds(self, log: str, partition: int) -> tuple[int, int]:
         """(first offset still there, offset the next record will get)."""
@@ -240,13 +240,13 @@ class Broker(Protocol):
         """Remove a channel with its messages; no error if it does not exist."""
 
     async def purge(self, channel: str) -> int | None:
-        """Empty a queue; the number of messages removed, where the broker tells."""
+        """Empty a queue; the number of messages removed, where the broker reports it."""
 
     async def depth(self, channel: str, group: str | None = None) -> int:
         """Messages waiting in a queue, stored in a log, or not yet acknowledged by a group."""
 
     async def oldest_age_s(self, channel: str) -> float | None:
-        """Age of the oldest waiting message; None: empty, or the broker does not tell."""
+        """Age of the oldest waiting message; None: empty, or the broker does not report it."""
 
     async def channels(self) -> list[ChannelInfo]: ...
 
@@ -260,15 +260,15 @@ class Broker(Protocol):
 
 
 class BrokerError(FlyballError):
-    """Base of what can go wrong with a broker."""
+    """Base of the errors of brokers."""
 
 
 class Unreachable(BrokerError, ConnectionError):
-    """Nobody answers there, or the connection was lost and could not be restored in time."""
+    """The broker does not answer, or the connection was lost and could not be restored in time."""
 
 
 class LoginRefused(BrokerError, PermissionError):
-    """The broker answered and does not let us in."""
+    """The broker refused the login or the permission."""
 
 
 class NoSuchChannel(BrokerError, LookupError):
@@ -290,15 +290,15 @@ def no_such_channel(kind: str, name: str | None, where: str) -> NoSuchChannel:
 
 
 class Blocked(BrokerError, BlockingIOError):
-    """The broker takes nothing for now and the time to wait was used up."""
+    """The broker applied back-pressure for longer than the sender waits."""
 
 
 class TooLarge(BrokerError, ValueError):
-    """The message is larger than the broker takes."""
+    """The message is larger than the broker accepts."""
 
 
 class Unconfirmed(BrokerError, TimeoutError):
-    """Sent, but the broker did not confirm: stored or not, nobody knows. Send it again with the same id."""
+    """Sent and not confirmed: it is unknown whether it is stored. Send it again with the same id."""
 
 
 class Unsupported(BrokerError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""Broker URLs. Whatever prints one, the password does not show."""
+"""Broker URLs. A printed URL never shows the password."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BrokerUrl:
         scheme, separator, rest = text.partition("://")
         if not separator or not scheme:
             raise InvalidValue(
-                f"{_masked(text)!r} is no broker URL: it has to look like sqlite:///events.db or amqp://localhost/"
+                f"invalid broker URL {_masked(text)!r}: expected one like sqlite:///events.db or amqp://localhost/"
             )
         # urlsplit keeps several hosts (kafka://a:9092,b:9092) in netloc but chokes on their ports, so only the
         # parts around the host list are left to it.
@@ -64,7 +64,7 @@ class BrokerUrl:
         for name in self.options:
             if name not in known:
                 valid = ", ".join(sorted(known)) or "none"
-                raise InvalidValue(f"{self.scheme}:// has no option {name!r} (in {self}); it has: {valid}")
+                raise InvalidValue(f"unknown option {name!r} in {self}: {self.scheme}:// has {valid}")
 
     def integer(self, name: str, default: int) -> int:
         text = self.options.get(name)
@@ -73,7 +73,7 @@ class BrokerUrl:
         try:
             return int(text)
         except ValueError:
-            raise InvalidValue(f"option {name} of {self} has to be a whole number, not {text!r}") from None
+            raise InvalidValue(f"option {name} of {self} must be an integer, got {text!r}") from None
 
     def number(self, name: str, default: float) -> float:
         text = self.options.get(name)
@@ -82,10 +82,10 @@ class BrokerUrl:
         try:
             return float(text)
         except ValueError:
-            raise InvalidValue(f"option {name} of {self} has to be a number, not {text!r}") from None
+            raise InvalidValue(f"option {name} of {self} must be a number, got {text!r}") from None
 
     def tls_context(self) -> ssl.SSLContext:
-        """What options ca_file (else the system's authorities), cert_file and key_file ask for."""
+        """The TLS context of the options ca_file (default: the system's authorities), cert_file and key_file."""
         try:
             context = ssl.create_default_context(cafile=self.options.get("ca_file"))
             if "cert_file" in self.options:
@@ -110,13 +110,13 @@ def _host(item: str, text: str) -> tuple[str, int | None]:
     if not port:
         return host, None
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        if port not in _masked(text):  # then it stands before an @: part of a password that is not quoted
+        if port not in _masked(text):  # then it comes before an @: part of a password that is not quoted
             raise InvalidValue(f"the login before {_masked(text)!r} is malformed: write / in it as %2F, ? as %3F")
-        raise InvalidValue(f"the port in {_masked(text)!r} has to be a number from 1 to 65535, not {port!r}")
+        raise InvalidValue(f"the port in {_masked(text)!r} must be between 1 and 65535, got {port!r}")
     return host, int(port)
 
 
 def _masked(text: str) -> str:
-    """The text without what stands before the last @, which may be a password, however broken the rest is."""
+    """The text without what comes before the last @, which may be a password even in a malformed URL."""
     head, separator, rest = text.partition("://")
     return head + separator + rest.rpartition("@")[2] if separator else text.rpartition("@")[2]

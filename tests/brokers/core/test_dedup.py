@@ -44,5 +44,5 @@ def test_an_id_never_finished_is_not_seen() -> None:
 
 @pytest.mark.parametrize(("max_ids", "max_age_s"), [(-1, 1.0), (1, 0.0), (1, float("nan"))])
 def test_an_impossible_horizon_is_refused(max_ids: int, max_age_s: float) -> None:
-    with pytest.raises(InvalidValue, match="horizon"):
+    with pytest.raises(InvalidValue, match="ids to remember must be"):
         FinishedIds(max_ids, max_age_s)

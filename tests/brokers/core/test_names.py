@@ -38,7 +38,7 @@ def test_good_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "a.", ".a", "a..b", "a b", "ä", "a*", "#", "x" * 201, "a\n", "a/b"])
 def test_bad_names(name: str) -> None:
-    with pytest.raises(InvalidValue, match="no channel name"):
+    with pytest.raises(InvalidValue, match="invalid channel name"):
         check_name(name)
 
 

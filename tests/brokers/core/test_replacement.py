@@ -1,4 +1,4 @@
-"""How long places stay empty: a mean of all messages at first, which neither a stall nor a drought moves far."""
+"""How long slots stay empty: a mean of all messages at first, which neither a stall nor a drought moves far."""
 
 from __future__ import annotations
 

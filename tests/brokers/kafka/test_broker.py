@@ -109,7 +109,7 @@ def test_we_read_what_a_plain_program_sends(kafka_url: str) -> None:
         async with await connect(kafka_url) as broker:
             first = [record.message for record in await records(broker, topic, 0, 0, 2)]
             again = [record.message for record in await records(broker, topic, 0, 0, 2)]
-            assert first == again  # a foreign message has no id: its place is one, and stays the same
+            assert first == again  # a foreign message has no id: its partition and offset are the id
             assert [message.id for message in first] == [f"{topic}:0:0", f"{topic}:0:1"]
             assert (first[0].body, first[0].key, dict(first[0].headers)) == (
                 b"one",
@@ -190,7 +190,7 @@ def test_holes_of_transactions_are_stepped_over(kafka_url: str) -> None:
 
 
 def test_holes_of_compaction_are_stepped_over(kafka_url: str) -> None:
-    """A compacted topic keeps the last record of a key: most offsets before it are gone."""
+    """A compacted topic keeps the last record of a key: most offsets before it are missing."""
     topic = fresh()
     create(
         kafka_url,
@@ -380,8 +380,8 @@ def test_nobody_there_is_said_at_once() -> None:
     [
         ("kafka://", "names no host"),
         ("kafka://h:9092/topic", "path '/topic'"),
-        ("kafka://h?colour=red", "no option 'colour'"),
-        ("kafka://h?tls=yes", "has to be 0 or 1"),
+        ("kafka://h?colour=red", "unknown option 'colour'"),
+        ("kafka://h?tls=yes", "must be 0 or 1"),
         ("kafka://h?mechanism=X", "PLAIN"),
         ("kafka://u:secret@h?group_protocol=x", "consumer or classic"),
     ],
@@ -413,7 +413,7 @@ def test_login_and_tls(tmp_path: Path) -> None:
             with pytest.raises(LoginRefused, match="refused the login") as refused:
                 await connect(good.replace("s3cret%20word", "wr0ng"))
             assert "wr0ng" not in str(refused.value)
-            with pytest.raises(Unreachable):  # nobody vouches for the certificate
+            with pytest.raises(Unreachable):  # the certificate's authority is unknown
                 await connect(server.url + "&connect_timeout_s=3")
 
         asyncio.run(scenario())

@@ -166,13 +166,13 @@ def test_a_receiver_finds_back_after_the_network_stalled(node: RabbitMqNode) -> 
             sender = await broker.sender("stalled")
             first, second = _messages(3), _messages(3)
             await sender.send_batch(first)
-            held = await receiver.receive()
+            deliveries = await receiver.receive()
             proxy.stall()
-            while receiver.in_flight:  # the silence is noticed: what was held is the broker's again
+            while receiver.in_flight:  # the frozen server is noticed: the broker delivers again what was in flight
                 await asyncio.sleep(0.02)
             proxy.cut()
             proxy.flow()
-            await receiver.ack(*held)  # harmless: it would acknowledge nothing of the new connection
+            await receiver.ack(*deliveries)  # harmless: it would acknowledge nothing of the new connection
             while not all(result.ok for result in await sender.send_batch(second)):
                 pass
             got = await _drain(receiver)
@@ -257,7 +257,7 @@ def test_parked_messages_go_back_when_nobody_takes_them(node: RabbitMqNode, queu
             await sender.send_batch(messages)
             idle = await broker.receiver(name, window=30)
             first = await idle.receive(1, timeout_s=10)
-            idle.set_window(1)  # 29 are parked now, and nobody can take them
+            idle.set_window(1)  # 29 are parked now, and no other consumer can get them
             async with await connect(_url(node)) as other:
                 busy = await other.receiver(name)
                 got: set[str] = set()
@@ -287,7 +287,7 @@ def test_tls_with_a_certificate_and_without(node: RabbitMqNode, tls_files: TlsFi
             assert await _drain(receiver) == [message.id for message in messages]
             await broker.delete("secret")
         with pytest.raises(Unreachable, match="TLS"):
-            await connect(node.amqps_url)  # an authority nobody knows
+            await connect(node.amqps_url)  # an unknown authority
         with pytest.raises(InvalidValue, match="cannot be read"):
             await connect(f"{node.amqps_url}?ca_file={tmp_path / 'absent.pem'}")
         with pytest.raises(InvalidValue, match="amqps://"):
@@ -305,7 +305,7 @@ def test_tls_with_a_certificate_and_without(node: RabbitMqNode, tls_files: TlsFi
         (("?x", "?prefetch=1"), InvalidValue, "'prefetch'"),
         (("?x", "?answer_timeout_s=soon"), InvalidValue, "answer_timeout_s"),
         (("?x", "?management=nope"), InvalidValue, "management"),
-        (("?x", "?dedup_ids=-1"), InvalidValue, "horizon"),
+        (("?x", "?dedup_ids=-1"), InvalidValue, "ids to remember must be an integer >= 0, got -1"),
     ],
 )
 def test_a_wrong_url_is_one_clear_sentence(

@@ -65,7 +65,7 @@ def test_at_most_one_window_is_parked_beside_the_one_in_use(rabbitmq: RabbitMqNo
             receiver: Any = await broker.receiver(name, window=2)
             receiver.count_round_trip()
             attempts: Counter[int | None] = Counter()
-            taken: list[tuple[int, int]] = []  # from the broker, of a window
+            loads: list[tuple[int, int]] = []  # (messages from the broker, window)
 
             async def settle(deliveries: list[Any]) -> None:
                 await asyncio.sleep(chosen.uniform(0.0, 0.02))
@@ -78,7 +78,7 @@ def test_at_most_one_window_is_parked_beside_the_one_in_use(rabbitmq: RabbitMqNo
                     assert got
                     count -= len(got)
                     attempts.update(delivery.attempt for delivery in got)
-                    taken.append((receiver.parked + receiver.in_flight, receiver.window))
+                    loads.append((receiver.parked + receiver.in_flight, receiver.window))
                     working.add(asyncio.create_task(settle(got)))
                 await asyncio.gather(*working)
 
@@ -87,13 +87,13 @@ def test_at_most_one_window_is_parked_beside_the_one_in_use(rabbitmq: RabbitMqNo
                 window += chosen.randint(1, 4)
                 receiver.set_window(window)
                 await consume(60)
-                taken.append((receiver.parked + receiver.in_flight, window))
-            assert [pair for pair in taken if pair[0] > 2 * pair[1]] == [], f"seed {seed}"
-            assert any(pair[0] > pair[1] for pair in taken), "nothing was ever parked: this test shows nothing"
+                loads.append((receiver.parked + receiver.in_flight, window))
+            assert [pair for pair in loads if pair[0] > 2 * pair[1]] == [], f"seed {seed}"
+            assert any(pair[0] > pair[1] for pair in loads), "nothing was ever parked: this test shows nothing"
             assert attempts == {1: 720}, f"seed {seed}: widening a window returns nothing"
             await _until(lambda: receiver._counting.known)
             receiver.set_window(1)
-            await _until(lambda: receiver.parked <= 1)  # the surplus has gone back
+            await _until(lambda: receiver.parked <= 1)  # the surplus has returned
             await consume(900 - 720)
             assert set(attempts) <= {1, 2}, f"seed {seed}"
             assert attempts.total() == 900
@@ -104,7 +104,7 @@ def test_at_most_one_window_is_parked_beside_the_one_in_use(rabbitmq: RabbitMqNo
 
 def test_nothing_goes_back_within_one_of_its_limit(rabbitmq: RabbitMqNode) -> None:
     async def parked(limit: int, known_by: str) -> list[int]:
-        """The attempts of 29 messages that nobody takes, as another consumer and a stop see them."""
+        """The attempts of 29 messages that are not received, as another consumer and a stop see them."""
         options = {"delivery_limit": limit} if known_by == "declaration" else {}
         policy = f"limit-{uuid.uuid4().hex}"
         async with quorum(rabbitmq, _messages(30), **options) as (broker, name):
@@ -115,13 +115,13 @@ def test_nothing_goes_back_within_one_of_its_limit(rabbitmq: RabbitMqNode) -> No
                 )
             idle: Any = await broker.receiver(name, window=30)
             first = await idle.receive(1, timeout_s=30)
-            assert not idle.may_return(first[0])  # a policy may apply to a young queue: nobody knows yet
+            assert not idle.may_return(first[0])  # a policy may apply to a young queue: not known yet
             await _until(lambda: idle.parked == 29)
             await _until(lambda: idle._counting.known)
             async with await connect(rabbitmq.url) as other:
                 busy = await other.receiver(name)
                 seen = []
-                while got := await busy.receive(100, timeout_s=3.5):  # longer than what is idle is kept
+                while got := await busy.receive(100, timeout_s=3.5):  # longer than idle messages stay parked
                     seen += [delivery.attempt for delivery in got]
                     await busy.ack(*got)
             await idle.ack(*first)
@@ -147,11 +147,13 @@ def test_nothing_goes_back_within_one_of_its_limit(rabbitmq: RabbitMqNode) -> No
 def test_what_went_back_once_is_handed_out_before_a_stop(rabbitmq: RabbitMqNode) -> None:
     async def scenario() -> None:
         async with quorum(rabbitmq, _messages(10)) as (broker, name):
-            async with await connect(rabbitmq.amqp_url + "?queue_type=quorum") as told:  # it says all
-                first: Any = await told.receiver(name, window=8)
+            async with await connect(
+                rabbitmq.amqp_url + "?queue_type=quorum"
+            ) as informed:  # the URL says how it counts
+                first: Any = await informed.receiver(name, window=8)
                 await _until(lambda: first.parked == 10)
                 assert await first.withdraw() == []  # once is free
-                second: Any = await told.receiver(name, window=8)
+                second: Any = await informed.receiver(name, window=8)
                 await _until(lambda: second.parked == 10)
                 rest = await second.withdraw()
                 assert [delivery.attempt for delivery in rest] == [2] * 10

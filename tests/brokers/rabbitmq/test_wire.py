@@ -85,9 +85,9 @@ def test_we_read_what_pika_writes_however_it_is_cut(messages: list[Message], cut
         properties = to_properties(message)
         properties.correlation_id, properties.priority, properties.type = "c", 4, "t"
         raw += frame.Header(3, len(message.body), properties).marshal()
-        room = _FRAME_MAX - 8
-        for start in range(0, len(message.body), room):
-            raw += frame.Body(3, message.body[start : start + room]).marshal()
+        limit = _FRAME_MAX - 8
+        for start in range(0, len(message.body), limit):
+            raw += frame.Body(3, message.body[start : start + limit]).marshal()
         raw += frame.Heartbeat().marshal()
     connection = _Offline()
     order = connection.order

@@ -84,9 +84,9 @@ def test_a_paused_receiver_cannot_settle_what_was_given_to_others(path: Path) ->
             assert await asyncio.to_thread(paused.wait_for, "got")
             os.kill(paused.pid, signal.SIGSTOP)
             other = await broker.receiver("jobs")
-            taken = await other.receive(10, timeout_s=30.0)
-            assert sorted(ids(taken)) == sorted(ids(sent))
-            assert all(delivery.redelivered and delivery.attempt == 2 for delivery in taken)
+            deliveries = await other.receive(10, timeout_s=30.0)
+            assert sorted(ids(deliveries)) == sorted(ids(sent))
+            assert all(delivery.redelivered and delivery.attempt == 2 for delivery in deliveries)
             os.kill(paused.pid, signal.SIGCONT)
             assert await asyncio.to_thread(paused.wait_for, "acked")  # it believes so
         finally:
@@ -179,11 +179,11 @@ def test_a_full_queue_that_nobody_drains_is_an_error_and_keeps_what_it_took(path
         await broker.declare("jobs", max_bytes=10_000)
         sender = await broker.sender("jobs")
         results = await sender.send_batch([Message(bytes(1000)) for _ in range(30)])
-        taken = [result.id for result in results if result.ok]
-        assert 0 < len(taken) < 30
+        stored = [result.id for result in results if result.ok]
+        assert 0 < len(stored) < 30
         assert all(isinstance(result.error, Blocked) for result in results if not result.ok)
         receiver = await broker.receiver("jobs")
-        assert ids(await receiver.receive()) == taken
+        assert ids(await receiver.receive()) == stored
 
     run(path, scenario, "?blocked_timeout_s=0.05")
 
@@ -207,7 +207,7 @@ def test_a_full_disk_is_a_clear_error_and_accepted_messages_stay(path: Path) -> 
             accepted.append(results[0].id)
         assert isinstance(results[0].error, Blocked)
         assert "disk" in str(results[0].error)
-        # and the connection goes on: room made by a receiver is used again
+        # and the connection goes on: space freed by a receiver is used again
         receiver = await broker.receiver("jobs")
         await receiver.ack(*await receiver.receive(5))
         del accepted[:5]
@@ -267,15 +267,15 @@ def test_a_log_keeps_its_newest_bytes(path: Path) -> None:
         await broker.declare("log", "log", max_bytes=100_000)
         group = await broker.subscribe("log", "g")
         await send(broker, "log", [Message(b"first")])
-        held = await group.receive(1)
+        in_flight = await group.receive(1)
         for _ in range(50):
             await send(broker, "log", [Message(bytes(1000)) for _ in range(10)])
         first, end = await broker.bounds("log", 0)
         assert end == 501
         assert 60 <= end - first <= 100
-        kept = await records(broker, "log", 0, 0, end)
-        assert [record.offset for record in kept] == list(range(first, end))
-        await group.ack(*held)  # of a message that is gone
+        remaining = await records(broker, "log", 0, 0, end)
+        assert [record.offset for record in remaining] == list(range(first, end))
+        await group.ack(*in_flight)  # of a message that was dropped
         assert await broker.depth("log", "g") == end - first
         assert [delivery.offset for delivery in await group.receive(5)] == list(range(first, first + 5))
 
@@ -358,7 +358,7 @@ def refused(url: str, error_type: type[Exception], text: str) -> None:
 
 def test_a_file_that_is_not_ours_is_refused_in_one_sentence(path: Path) -> None:
     path.write_bytes(b"this is a letter, not a database, " * 100)
-    refused(f"sqlite:///{path}", Unreachable, "no SQLite file")
+    refused(f"sqlite:///{path}", Unreachable, "not a SQLite file")
     assert path.read_bytes().startswith(b"this is a letter")
     foreign = path.with_name("foreign.db")
     with sqlite3.connect(foreign) as other:

@@ -229,7 +229,7 @@ def test_executors_on_other_hosts_are_told_why_they_cannot_read(tmp_path: Path) 
     ("source", "message"),
     [
         ({"url": "kafka://localhost", "queue": "x"}, r"kafka:// has no queues; use amqp://"),
-        ({"url": "localhost", "queue": "x"}, "is no broker URL"),
+        ({"url": "localhost", "queue": "x"}, "invalid broker URL"),
         ({"url": "amqp://localhost/"}, "queue"),
     ],
 )

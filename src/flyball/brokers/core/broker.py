@@ -1,4 +1,4 @@
-"""What all brokers do alike: remember their receivers, close them, and refuse what their kind cannot do."""
+"""What all brokers have in common: they close their receivers and refuse channels of a kind they do not have."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ AnyReceiver = TypeVar("AnyReceiver", bound=BaseReceiver)
 
 
 class BaseBroker(ABC, Generic[AnyReceiver]):
-    """A broker closes what was opened through it."""
+    """Closes the receivers that were opened through it."""
 
     def __init__(self) -> None:
         self._receivers: list[AnyReceiver] = []
 
     def _register_receiver(self, receiver: AnyReceiver) -> AnyReceiver:
-        """Remember a receiver for `close`; those that were closed meanwhile are forgotten."""
+        """Remember a receiver for `close`; those that were closed meanwhile are dropped."""
         self._receivers = [*(each for each in self._receivers if not each.closed), receiver]
         return receiver
 
@@ -67,7 +67,7 @@ class LogBroker(BaseBroker[AnyReceiver]):
     """A broker whose channels are all logs."""
 
     _subject: ClassVar[str]
-    """How it is called in a refusal, with its verb: "Kafka has"."""
+    """The subject and verb of an error text: "Kafka has"."""
 
     async def receiver(self, queue: str, *, window: int = 100) -> NoReturn:  # noqa: ARG002  there is none to open
         raise Unsupported(

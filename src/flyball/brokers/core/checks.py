@@ -1,4 +1,4 @@
-"""What adapters decide in the same way: partitions, declarations, refusals."""
+"""Checks and choices that adapters share: partitions, declarations, common errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flyball.errors import InvalidValue
 
 
 def partition_of(key: bytes | None, partitions: int, keyless: int) -> int:
-    """Messages of one key stay together for ever, so the hash must not differ between processes (crc32 does not).
+    """The partition of a key. The hash is the same in every process (crc32), so a key never changes its partition.
 
     >>> partition_of(b"lyon", 4, keyless=0), partition_of(None, 4, keyless=2)
     (3, 2)
@@ -57,7 +57,7 @@ class ChannelSpec:
 
 def too_large(message: Message, limit_bytes: int) -> TooLarge:
     return TooLarge(
-        f"message {message.id} has {len(message.body)} bytes, this broker takes {limit_bytes}: "
+        f"message {message.id} has {len(message.body)} bytes, this broker accepts {limit_bytes}: "
         "send less or raise the URL's option max_body_bytes"
     )
 

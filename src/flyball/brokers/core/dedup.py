@@ -1,7 +1,7 @@
 """Recognises messages that a reader has already finished, by their id, within a stated horizon.
 
 Kafka and AMQP store a message again when a sender repeats it, so the reader has to notice. Only ids that were
-*acknowledged* are remembered: a message that came back because nobody acknowledged it is new work, not a repeat.
+*acknowledged* are remembered: a message that came back because it was not acknowledged is new work, not a repeat.
 
 The horizon: an id is recognised while it is among the last `max_ids` acknowledged (at times a quarter more)
 **and** was acknowledged less than `max_age_s` ago. Beyond that a repeat is delivered again, which at-least-once
@@ -36,10 +36,10 @@ class FinishedIds:
     __slots__ = ("_ids", "_max_age_s", "_max_ids")
 
     def __init__(self, max_ids: int = MAX_IDS, max_age_s: float = MAX_AGE_S) -> None:
-        if max_ids < 0 or not max_age_s > 0:
-            raise InvalidValue(
-                f"a horizon of {max_ids} ids and {max_age_s} s cannot be kept: ids from 0, seconds above 0"
-            )
+        if max_ids < 0:
+            raise InvalidValue(f"the number of ids to remember must be an integer >= 0, got {max_ids}")
+        if not max_age_s > 0:
+            raise InvalidValue(f"the age of ids to remember must be > 0 s, got {max_age_s}")
         self._max_ids = max_ids
         self._max_age_s = max_age_s
         self._ids: dict[str, float] = {}
@@ -48,7 +48,7 @@ class FinishedIds:
         return len(self._ids)
 
     def add(self, ids: Iterable[str], now_s: float) -> None:
-        """These messages are finished (acknowledged) at `now_s`, on any clock that never goes back."""
+        """Remember messages that are finished (acknowledged) at `now_s`, on any clock that never goes back."""
         known = self._ids
         fresh = dict.fromkeys(ids, now_s)
         if not known.keys().isdisjoint(fresh):
@@ -63,12 +63,12 @@ class FinishedIds:
                 del known[id]
 
     def contains(self, id: str, now_s: float) -> bool:
-        """A message with this id was finished within the horizon."""
+        """Whether a message with this id was finished within the horizon."""
         finished_s = self._ids.get(id)
         return finished_s is not None and now_s - finished_s <= self._max_age_s
 
     def repeats(self, ids: Sequence[str], now_s: float) -> set[str]:
-        """Those of the ids that `contains` knows, found at the speed of a set where there are none, as usual.
+        """The ids that were finished before; where there are none, as usual, at the speed of a set operation.
 
         >>> finished = FinishedIds()
         >>> finished.add(["a", "b"], now_s=0.0)

@@ -1,4 +1,4 @@
-"""What receivers of logs have in common: there is no queue to give a message back to, so it waits here.
+"""What receivers of logs have in common: a log takes no message back, so what is rejected waits here.
 
 A log knows one position of a group in a partition, not single messages. So what is to be delivered again is kept
 at the head, and the position that is stored is the contiguous prefix of *delivered* offsets: everything before the
@@ -32,7 +32,7 @@ class LogReceiver(BaseReceiver):
         self._stored_positions: dict[Partition, int] = {}
         """The position last stored, of each partition that is ours."""
         self._revoked_ends: dict[Partition, int] = {}
-        """The offset after the last one that was handed out, of partitions that we had to give up."""
+        """The offset after the last one that was handed out, of partitions that were revoked."""
 
     @abstractmethod
     def _schedule_store(self) -> None: ...
@@ -41,7 +41,7 @@ class LogReceiver(BaseReceiver):
         return [self._redeliveries.popleft() for _ in range(min(limit, len(self._redeliveries)))]
 
     def _without_repeats(self, deliveries: list[Delivery], now_s: float) -> list[Delivery]:
-        """Those that are no sender's repeat of something done; a repeat counts as delivered and settled."""
+        """The deliveries without repeats of finished messages; a repeat counts as delivered and settled."""
         if self._revoked_ends:
             deliveries = [self._mark_redelivery(delivery) for delivery in deliveries]
         repeated = self._finished.repeats([delivery.message.id for delivery in deliveries], now_s)
@@ -50,7 +50,7 @@ class LogReceiver(BaseReceiver):
         return [delivery for delivery in deliveries if delivery.message.id not in repeated]
 
     def _mark_redelivery(self, delivery: Delivery) -> Delivery:
-        """It says whether we had it before: the partition was lost and has come back, with the server perhaps."""
+        """Mark what was handed out before its partition was revoked and came back, perhaps with the server."""
         assert delivery.partition is not None
         assert delivery.offset is not None
         partition = delivery.channel, delivery.partition
@@ -73,12 +73,12 @@ class LogReceiver(BaseReceiver):
         self._notify()
 
     def _positions(self, unsettled: Iterable[Delivery] | None = None) -> dict[Partition, int]:
-        """How far each partition is settled; `unsettled` instead of what is in flight, once that was emptied."""
+        """How far each partition is settled; `unsettled` replaces what is in flight, once that was cleared."""
         open_ = self._in_flight.values() if unsettled is None else unsettled
         return settled_positions(self._delivered_ends, open_, self._redeliveries)
 
     def _revoke(self, partitions: Collection[Partition]) -> None:
-        """These partitions are no longer ours: what is in flight from them will be delivered to their owner."""
+        """Drop partitions that are no longer ours: their new owner gets what is in flight from them."""
         revoked = set(partitions)
         for tag, delivery in list(self._in_flight.items()):
             if (delivery.channel, delivery.partition) in revoked:

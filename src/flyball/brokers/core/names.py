@@ -10,10 +10,10 @@ _NAME = re.compile(r"[A-Za-z0-9_\-@:]+(\.[A-Za-z0-9_\-@:]+)*")
 
 
 def check_name(channel: str) -> str:
-    """The name itself, if every broker can carry it."""
+    """Return the name, or raise InvalidValue if some broker could not carry it."""
     if len(channel) > 200 or not _NAME.fullmatch(channel):
         raise InvalidValue(
-            f"{channel[:80]!r} is no channel name: words of letters, digits, _ - @ : joined by dots, "
+            f"invalid channel name {channel[:80]!r}: use letters, digits, _ - @ : and dots between words, "
             "at most 200 characters"
         )
     return channel
@@ -24,7 +24,7 @@ def is_pattern(text: str) -> bool:
 
 
 def to_regex(pattern: str) -> str:
-    """A regular expression (whole match) for a pattern: * is one word, # any number of words.
+    """The regular expression (for a full match) of a pattern: * is one word, # any number of words.
 
     >>> import re
     >>> [bool(re.fullmatch(to_regex("city.*.load"), name)) for name in ("city.lyon.load", "city.load")]

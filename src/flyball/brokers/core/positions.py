@@ -1,4 +1,4 @@
-"""How far a reader of a log has got, when messages are settled in any order."""
+"""The position of a group in a log, when messages are settled in any order."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Partition = tuple[str, int]
 
 
 def settled_positions(ends: Mapping[Partition, int], *unsettled: Iterable[Delivery]) -> dict[Partition, int]:
-    """The offset up to which everything handed out is settled, of each place in `ends`.
+    """The offset up to which everything handed out is settled, for each partition in `ends`.
 
-    `ends` is the offset after the last one handed out; whatever is still unsettled holds its place back. That is
-    the contiguous prefix of *delivered* offsets: offsets have gaps, so counting up would get stuck at one.
+    `ends` is the offset after the last one handed out; what is still unsettled limits its partition. That
+    is the contiguous prefix of *delivered* offsets: offsets have gaps, so counting up would get stuck at one.
 
     >>> from flyball.brokers.port import Message
     >>> open_ = Delivery(Message(b""), "log", tag=1, partition=0, offset=7)

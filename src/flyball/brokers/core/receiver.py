@@ -14,17 +14,17 @@ from flyball.errors import InvalidValue
 
 
 class BaseReceiver(ABC):
-    """Keeps the promises of `port.Receiver` on top of four things an adapter supplies.
+    """Implements `port.Receiver` on top of four methods of an adapter.
 
-    `_fetch(n)` brings up to n deliveries, none if there are none right now; `_acknowledge` and `_return` tell
-    the broker about deliveries that were settled; `_release` gives back what is left when the receiver closes.
-    An adapter calls `_notify()` when there may be something to take; one that cannot know (another process
-    put it there) sets `_poll_s`.
+    `_fetch(n)` returns up to n deliveries, none if there are none right now; `_acknowledge` and `_return` report
+    settled deliveries to the broker; `_release` returns what is left when the receiver closes. An adapter calls
+    `_notify()` when there may be something to fetch; one that cannot know (another process put it there) sets
+    `_poll_s`.
     """
 
     _poll_s: float | None = None
     _reply_frees_slot = False
-    """Whether a settled message's place is free only when the broker has answered."""
+    """Whether a settled message's slot is free only when the broker has answered."""
 
     def __init__(self, window: int) -> None:
         self._window = _check_window(window)
@@ -49,7 +49,7 @@ class BaseReceiver(ABC):
         self._wake.set()
 
     def _drop_in_flight(self) -> None:
-        """The broker has taken back everything in flight (connection lost, partitions revoked)."""
+        """Forget what is in flight: the broker will deliver it again (connection lost, partitions revoked)."""
         self._in_flight.clear()
         if self._replacement is not None:
             self._replacement.limit(0)
@@ -65,7 +65,7 @@ class BaseReceiver(ABC):
 
     @property
     def occupied(self) -> int:
-        """Places of the window that are taken."""
+        """Slots of the window in use."""
         return len(self._in_flight)
 
     @property
@@ -129,13 +129,13 @@ class BaseReceiver(ABC):
             await self._return(mine, requeue)
 
     def _remove_settled(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Those of the deliveries that still were in flight.
+        """Remove deliveries from those in flight; returns the ones that were.
 
         One that is not was settled before, or went back to the broker when a connection was lost and will be
-        delivered again: there is nothing left to tell the broker about it.
+        delivered again: there is nothing to report to the broker.
         """
-        take_out = self._in_flight.pop
-        mine = [delivery for delivery in deliveries if take_out(delivery.tag, None) is not None]
+        remove = self._in_flight.pop
+        mine = [delivery for delivery in deliveries if remove(delivery.tag, None) is not None]
         if self._replacement is not None:
             self._replacement.add_empty(len(mine), time.monotonic())
             self._replacement.limit(self._window - self.occupied)
@@ -143,7 +143,7 @@ class BaseReceiver(ABC):
             self._wake.set()
         return mine
 
-    def may_return(self, delivery: Delivery) -> bool:  # noqa: ARG002  where nobody counts, it costs nothing
+    def may_return(self, delivery: Delivery) -> bool:  # noqa: ARG002  where deliveries are not counted
         return True
 
     async def withdraw(self) -> list[Delivery]:
@@ -161,5 +161,5 @@ class BaseReceiver(ABC):
 
 def _check_window(window: int) -> int:
     if window < 0:
-        raise InvalidValue(f"a window is a number of messages from 0, got {window}")
+        raise InvalidValue(f"window must be an integer >= 0, got {window}")
     return window

@@ -45,17 +45,17 @@ class Replacement:
         self.mean_s = 0.0
 
     def add_empty(self, count: int, now_s: float) -> None:
-        """So many slots have become empty, and are to be filled again."""
+        """Add slots that have become empty and are to be filled again."""
         if count > 0:
             self._waiting.add(now_s, count)
 
     def limit(self, slots: int) -> None:
-        """At most so many slots are to be filled."""
+        """Forget all but the given number of empty slots: no more are to be filled."""
         while (beyond := self._waiting.count - max(0, slots)) > 0:
             self._waiting.take(beyond)
 
     def fill(self, count: int, *, requested: int, now_s: float) -> None:
-        """The broker was asked for so many messages and had `count`."""
+        """The broker was asked for `requested` messages and had `count`."""
         left = count
         while left > 0 and self._waiting.count:
             since_s, replaced = self._waiting.take(left)

@@ -2,7 +2,7 @@
 
 A broker that holds back what exceeds its prefetch replaces each settled message by another, one for one and in
 order; so the oldest that was settled and not yet replaced is answered by the next delivery. An empty queue never
-answers: after twice the usual time and a little, the place counts as free. Its answer may still come, when a
+answers: after twice the usual time and a little, the slot counts as free. Its answer may still come, when a
 moment of stalling was all; so it is remembered for a second, or the late answers would be taken for those of
 messages that were settled since, and more than the window would be under way from then on.
 
@@ -83,7 +83,7 @@ class RoundTrip:
             self._young.add(now_s, count)
 
     def add_arrivals(self, count: int, now_s: float, *, more: bool) -> None:
-        """So many messages came; `more`: the broker has more than it may send, so it answered at once."""
+        """Count messages that arrived; `more`: the broker has more than it may send, so it answered at once."""
         while count and (waiting := self._late if self._late.count else self._young).count:
             since_s, answered = waiting.take(count)
             count -= answered
@@ -98,7 +98,7 @@ class RoundTrip:
                     self.mean_s = min(self.mean_s, self._longest_s)
 
     def add_probe(self, elapsed_s: float) -> None:
-        """The broker answered a question after so long; asked once a second, say."""
+        """Add the time until the broker answered a question, which is asked about once a second."""
         self._longest_s = _LONGER * elapsed_s + _LONGER_S
         if self.mean_s is None:
             self.mean_s = elapsed_s
@@ -112,7 +112,7 @@ class RoundTrip:
         return _UNKNOWN_S if self.mean_s is None else 2.0 * self.mean_s + SLACK_S
 
     def outstanding(self, now_s: float, most: int | None = None) -> int:
-        """How many are on their way, as far as is known.
+        """How many replacements are on their way, as far as is known.
 
         `most` is how many there can be, by what the broker may send in all; of the oldest, those beyond it will
         never be answered (their consumer has ended), and must not stand for younger ones.

@@ -34,7 +34,7 @@ _REQUEST_S = 10.0
 _CONNECT_STEP_S = 0.25
 _ATTEMPTS = 12
 _SMALLEST_SEGMENT, _LARGEST_SEGMENT = 1 << 20, 1 << 30
-# Somebody is being made responsible; it will be settled in a moment.
+# A leader or coordinator is being chosen: the request succeeds in a moment.
 _TRANSIENT = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -62,7 +62,7 @@ class KafkaAdmin:
                 self._observer = None
 
     def check_connection(self) -> None:
-        """Make sure that a broker is there and lets us in; say which of the two it is not."""
+        """Raise Unreachable if no broker answers, LoginRefused if it refuses the login."""
         errors: list[KafkaError] = []
         probe = Producer(self._settings.client() | {"error_cb": errors.append})
         deadline = time.monotonic() + self._settings.connect_timeout_s
@@ -83,7 +83,7 @@ class KafkaAdmin:
             return
 
     def is_reachable(self, timeout_s: float) -> bool:
-        """A broker answers right now."""
+        """Whether a broker answers right now."""
         try:
             self._client.list_topics(timeout=timeout_s)
         except KafkaException:
@@ -156,7 +156,7 @@ class KafkaAdmin:
             self._await_topic(topic)
 
     def _await_topic(self, topic: str) -> int:
-        """A new topic is announced to the brokers a moment after the controller has made it."""
+        """Wait until the brokers know a new topic, a moment after the controller has created it."""
         deadline = time.monotonic() + _REQUEST_S
         while True:
             found = self.topics().get(topic, 0)
@@ -212,10 +212,10 @@ class KafkaAdmin:
         return [ChannelInfo(name, "log", topics[name], depths[name]) for name in sorted(topics)]
 
     def begin_group_at_end(self, group: str, topics: Iterable[str]) -> dict[Partition, int]:
-        """Fix where a new group begins: at the present end, before its first member has even joined.
+        """Set where a new group begins: at the present end, before its first member has joined.
 
-        Otherwise a message sent between subscribing and the first fetch would be missed. Only a group without
-        members can be told; else what this member has to begin at by itself is returned.
+        Otherwise a message sent between subscribing and the first fetch would be missed. Offsets can be set only
+        for a group without members; otherwise returns those at which this member begins by itself.
         """
         known = self.topics()
         partitions = [(topic, number) for topic in topics for number in range(known.get(topic, 0))]
@@ -267,9 +267,9 @@ class KafkaAdmin:
         return {(each.topic, each.partition): each.offset for each in committed if each.offset >= 0}
 
     def _observer_of(self, group: str) -> Consumer:
-        """A client that may ask for what a group has committed, and never joins it.
+        """A client that asks for what a group has committed, and never joins it.
 
-        The admin client could be asked as well, and ends the process (SIGSEGV, librdkafka 2.x) when a broker
+        The admin client can ask as well, and ends the process (SIGSEGV, librdkafka 2.x) when a broker
         answers that it is not the group's coordinator any more, as after a restart: it has no group to refresh.
         """
         if self._observer is None or self._observer[0] != group:
@@ -282,7 +282,7 @@ class KafkaAdmin:
         return self._observer[1]
 
     def _retry_transient(self, ask: Callable[[], Answer], subject: str) -> Answer:
-        """The answer, asked for again while a leader or coordinator is being chosen (a topic was just made)."""
+        """Ask again while a leader or coordinator is being chosen (a topic was just created)."""
         for delay_s in (*delays_s(_ATTEMPTS - 1), None):
             try:
                 return ask()

@@ -1,8 +1,4 @@
-"""Kafka behind the port: channels are topics, all of them logs. URL options: see `kafka_config`.
-
-The files: `kafka_sender` (the port's sender), `kafka_repeats` (what a topic holds of a named producer),
-`kafka_send` (producer on a thread, watchdog), `kafka_receive` (group member, commits), `kafka_admin` (topics,
-offsets), `kafka_log` (reading by offset), `kafka_codec` (message ↔ record), `kafka_config` (URL, errors).
+"""Kafka behind the port: channels are topics, all of them logs; `config` lists the URL's options.
 
 Durable: with one broker, topics declared here are flushed to disk before a record is confirmed; with several,
 a record is confirmed when at least two of them have it.

@@ -1,11 +1,11 @@
-"""How a message looks as a Kafka record, so that plain Kafka programs can write and read it.
+"""A message as a Kafka record, which plain Kafka programs can write and read.
 
 Body and key are the record's value and key. The rest are headers: `message-id`, `content-type`, `event-time`
 (seconds since 1970 as text: the record's own timestamp has only milliseconds, rules retention, and stays the
 time of sending), then the message's own headers. Kafka's headers are bytes without a type: text is UTF-8; for
 other values `header-types` names the type (i, f, b: number or truth as text; y: bytes), so that they come back as
-they were. `producer-sequence` numbers the records of a named producer (`kafka_repeats`) and is no part of the
-message. A record without `message-id` comes from a foreign program: its place in the log is its id, and its
+they were. `producer-sequence` numbers the records of a named producer (`sequences`) and is no part of the
+message. A record without `message-id` comes from a foreign program: its partition and offset are its id, and its
 timestamp the event time.
 """
 
@@ -74,9 +74,9 @@ def to_deliveries(
 ) -> list[Delivery]:
     """First deliveries of records, numbered from `tag`.
 
-    The offset after the last one of each (topic, partition) goes into `ends`; records that are none but tell an
-    error go into `errors`. It is the hottest loop of the adapter, so what is the same for a run of records is done
-    once a run. Nearly all records have exactly one header, our id; others take the long way.
+    The offset after the last one of each (topic, partition) goes into `ends`; errors
+    instead of records go into `errors`. It is the hottest loop of the adapter, so what is the same for a run of
+    records is done once a run. Nearly all records have exactly one header, our id; others take the long way.
     """
     deliveries: list[Delivery] = []
     keep = deliveries.append

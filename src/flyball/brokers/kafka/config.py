@@ -1,11 +1,11 @@
-"""From a kafka:// URL to the client's settings, and from the client's errors to those of the port.
+"""The settings in a kafka:// URL, and the client's errors as errors of the port.
 
     kafka://user:password@host:9092,host2:9092/?tls=1&ca_file=ca.pem
 
 Options: `tls` (0, 1), `ca_file` (PEM), `mechanism` (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512; only with a user),
 `group_protocol` (consumer, classic), `replication` (of new topics), `max_body_bytes`, `confirm_timeout_s` (how
-long a broker may be silent before it counts as frozen), `connect_timeout_s`, `session_timeout_s` (after which
-a dead member's partitions go to others; classic groups only, else the broker decides), `dedup_ids` (how many
+long a broker may confirm nothing before it counts as frozen), `connect_timeout_s`, `session_timeout_s` (after
+which a dead member's partitions go to others; classic groups only, else the broker decides), `dedup_ids` (how many
 finished ids a receiver remembers to drop repeats; 0: none).
 """
 
@@ -82,20 +82,20 @@ class KafkaSettings:
     def of(cls, url: BrokerUrl) -> KafkaSettings:
         url.check_options(*_OPTIONS)
         if not url.hosts:
-            raise InvalidValue(f"{url} names no host: it has to look like kafka://localhost:9092")
+            raise InvalidValue(f"{url} names no host: expected a URL like kafka://localhost:9092")
         if url.path not in ("", "/"):
             raise InvalidValue(
-                f"{url} has a path {url.path!r}, but a Kafka URL ends after its host: name the channel apart"
+                f"unexpected path {url.path!r} in {url}: a Kafka URL ends after its hosts, without a channel"
             )
         protocol = url.options.get("group_protocol", "consumer")
         if protocol not in ("consumer", "classic"):
-            raise InvalidValue(f"option group_protocol of {url} has to be consumer or classic, not {protocol!r}")
+            raise InvalidValue(f"option group_protocol of {url} must be consumer or classic, got {protocol!r}")
         if url.options.get("tls", "0") not in ("0", "1"):
-            raise InvalidValue(f"option tls of {url} has to be 0 or 1, not {url.options['tls']!r}")
+            raise InvalidValue(f"option tls of {url} must be 0 or 1, got {url.options['tls']!r}")
         mechanism = url.options.get("mechanism", "PLAIN")
         if mechanism not in _MECHANISMS:
             raise InvalidValue(
-                f"option mechanism of {url} has to be one of {', '.join(_MECHANISMS)}, not {mechanism!r}"
+                f"option mechanism of {url} must be one of {', '.join(_MECHANISMS)}, got {mechanism!r}"
             )
         return cls(
             url=url,
@@ -114,11 +114,11 @@ class KafkaSettings:
         return self.max_body_bytes + _SLACK_BYTES
 
     def client(self) -> dict[str, Any]:
-        """What producers, consumers and admin clients share. It holds the password: never show it."""
+        """The settings that producers, consumers and admin clients share, with the password: never print them."""
         tls = self.url.options.get("tls") == "1"
         settings: dict[str, Any] = {
             "bootstrap.servers": self.servers,
-            "log_level": 0,  # it would write to standard error; what matters arrives as an error
+            "log_level": 0,  # it would write to standard error; errors are reported to the caller anyway
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 1000,
             "socket.keepalive.enable": True,
@@ -136,7 +136,7 @@ class KafkaSettings:
 
 
 def to_broker_error(error: KafkaError, settings: KafkaSettings, subject: str | None = None) -> BrokerError:
-    """The port's error for a client's one. `subject`: the channel it is about."""
+    """The port's error for an error of the client. `subject`: the channel it is about."""
     code, what = error.code(), f" (channel {subject!r})" if subject else ""
     if code in _LOGIN:
         return LoginRefused(f"{settings.url} refused the login: check user and password ({error.str()})")
@@ -168,5 +168,5 @@ def too_large(settings: KafkaSettings, channel: str | None, size: int | None = N
     given = "a message" if size is None else f"a message of {size} bytes"
     where = f" for {channel!r}" if channel else ""
     return TooLarge(
-        f"{given}{where} is larger than {settings.url} takes: at most {settings.max_body_bytes} bytes of body"
+        f"{given}{where} is too large for {settings.url}: at most {settings.max_body_bytes} bytes of body"
     )

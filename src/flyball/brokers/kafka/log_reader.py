@@ -71,7 +71,7 @@ class KafkaLogReader:
             yield LogChunk(offsets[0], bodies, None if contiguous else offsets)
 
     def read_records(self, partition: int, start: int, stop: int) -> Iterator[list[Any]]:
-        """The same as the client's own records; no chunk is empty."""
+        """Like `read_bodies`, with the client's own records; no chunk is empty."""
         first, end = self.bounds(partition)
         start, stop = max(start, first), min(stop, end)
         if start >= stop:
@@ -88,7 +88,7 @@ class KafkaLogReader:
                 good = [record for record in records if record.error() is None]
                 ended = self._is_end(records) if len(good) < len(records) else False
                 if good and good[-1].offset() >= stop - 1:
-                    # The records before `stop` may be gone (compaction): one past it tells that too.
+                    # Compaction may have removed the records before `stop`: one past it shows the end as well.
                     good, ended = [record for record in good if record.offset() < stop], True
                 if good:
                     yield good
@@ -101,7 +101,7 @@ class KafkaLogReader:
             consumer.unassign()
 
     def _is_end(self, records: list[Any]) -> bool:
-        """The end of the partition was met; an error that the client does not heal is raised."""
+        """Whether the end of the partition was reached; raises an error from which the client does not recover."""
         ended = False
         for error in (record.error() for record in records):
             if error is None or error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
@@ -119,7 +119,7 @@ class KafkaLogReader:
             self._consumer = Consumer(
                 self._settings.client()
                 | {
-                    "group.id": f"flyball-reader-{self._owner_pid}",  # the client insists on one; nobody joins it
+                    "group.id": f"flyball-reader-{self._owner_pid}",  # the client requires one; it is never joined
                     "enable.auto.commit": False,
                     "enable.auto.offset.store": False,
                     "auto.offset.reset": "earliest",

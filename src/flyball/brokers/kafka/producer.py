@@ -1,11 +1,11 @@
 """Sending to Kafka: one idempotent producer on a thread of its own, shared by all senders of a connection.
 
-The thread takes batches, hands their messages to the client, collects the delivery reports and wakes the event
+The thread hands the messages of batches to the client, collects the delivery reports and wakes the event
 loop once a batch is complete: two hand-overs a batch, whatever its size.
 
 **Watchdog.** The client itself would wait half a minute for a broker that froze. Here: when messages are out
 and no report came for half of `confirm_timeout_s`, another connection asks the broker for its metadata; if that
-is not answered within the other half, everything outstanding is given up as unconfirmed and the producer is
+is not answered within the other half, everything outstanding fails as unconfirmed and the producer is
 replaced. A broker that answers is only slow (it may be writing to disk) and gets up to `_PATIENCE_S`.
 """
 
@@ -29,7 +29,7 @@ from flyball.errors import InvalidValue
 _PATIENCE_S = 30.0
 _POLL_S = 0.001
 _IDLE_S = 0.5
-# Reports after which nobody knows whether the record was stored: it had been on the wire, maybe.
+# Reports after which it is unknown whether the record was stored: it may have reached the broker.
 _UNKNOWN_OUTCOME = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._PURGE_INFLIGHT,
@@ -47,7 +47,7 @@ _UNKNOWN_OUTCOME = {
 
 
 class _Batch:
-    """Messages on their way and what became of them. `stamps` number those of a named producer."""
+    """Messages in flight and their outcomes. `stamps` number those of a named producer."""
 
     def __init__(
         self, settings: KafkaSettings, channel: str, messages: Sequence[Message], stamps: Sequence[str] | None
@@ -78,7 +78,7 @@ class _Batch:
         self.unanswered -= 1
 
     def finish(self) -> None:
-        """Wake whoever waits for the results."""
+        """Hand the results to the caller."""
         self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
@@ -87,7 +87,7 @@ class _Batch:
 
 
 class ProducerThread:
-    """The producer and the thread that alone touches it."""
+    """The producer and the only thread that uses it."""
 
     def __init__(self, settings: KafkaSettings, is_reachable: Callable[[float], bool]) -> None:
         """`is_reachable(timeout_s)`: the broker answers on another connection."""
@@ -151,7 +151,7 @@ class ProducerThread:
         self._producer.poll(0)
 
     def _wait_for_batch(self) -> _Batch | None:
-        """Wait for work; None: there will be no more. Now and then the client wants to be polled."""
+        """Wait for a batch; None: there will be no more. The client has to be polled now and then."""
         while True:
             try:
                 return self._waiting.get(timeout=_IDLE_S)
@@ -159,19 +159,19 @@ class ProducerThread:
                 self._producer.poll(0)
 
     def _accept_waiting(self) -> None:
-        """Take what else is waiting, without waiting for it."""
+        """Accept all batches that are waiting, without blocking."""
         while True:
             try:
                 batch = self._waiting.get_nowait()
             except queue.Empty:
                 return
             if batch is None:
-                self._waiting.put(None)  # for `_wait_for_batch`, once what is open is done
+                self._waiting.put(None)  # for `_wait_for_batch`, once the open batches are done
                 return
             self._open.append(batch)
 
     def _produce(self) -> int:
-        """Give the client as many messages as it takes; how many that were."""
+        """Give the client as many messages as it accepts; returns their number."""
         count = 0
         for batch in self._open:
             count += self._produce_batch(batch)
@@ -222,7 +222,7 @@ class ProducerThread:
             return
         self._producer.purge()
         self._producer.poll(0)
-        for batch in self._open:  # what the client had not taken yet
+        for batch in self._open:  # what the client had not accepted yet
             for index, result in enumerate(batch.results):
                 if result is None:
                     batch.refuse(index, unconfirmed(self._settings, self._settings.confirm_timeout_s))

@@ -1,8 +1,8 @@
 """Receiving from Kafka as a member of a consumer group.
 
-The client fetches ahead on its own threads; `consume(n, timeout=0)` takes what is there and never waits, so it
-is called on the event loop itself, for exactly as many messages as the window has room for: nothing is parked
-in between, and rebalances, which the client announces inside that call, meet no other thread.
+The client fetches ahead on its own threads; `consume(n, timeout=0)` returns what is there and never waits, so it
+is called on the event loop itself, for exactly as many messages as the window has free slots: nothing is parked
+in between, and rebalances, which the client announces inside that call, need no lock.
 
 **Commits.** What is committed is the prefix that `log_receiver` knows, so it costs nothing per message. One commit
 is under way at a time; what is acknowledged meanwhile goes with the next one.
@@ -48,8 +48,8 @@ _TRANSIENT = {
 class KafkaReceiver(LogReceiver):
     """One member of a group.
 
-    `find_topics` names the topics that match now; it is asked again every second, so that a topic which is
-    created later joins. `starts`: where the group begins in partitions for which it has committed nothing.
+    `find_topics` names the topics that match now; it is called every second, so that a topic that is created
+    later joins. `starts`: where the group begins in partitions for which it has committed nothing.
     """
 
     _poll_s: float = _QUICK_POLL_S
@@ -118,7 +118,7 @@ class KafkaReceiver(LogReceiver):
         deliveries = self._poll(min(limit, _MOST_AT_ONCE))
         if deliveries:
             self._last_message_s = self._last_fetch_s
-        # A log in flow has a gap of a moment between two fetches: only one that rests is asked less often.
+        # A busy log has a short gap between two fetches: only an idle one is polled less often.
         is_idle = self._last_fetch_s - self._last_message_s > _IN_FLOW_S
         self._poll_s = min(2 * self._poll_s, _SLOW_POLL_S) if is_idle else _QUICK_POLL_S
         return deliveries
@@ -142,7 +142,7 @@ class KafkaReceiver(LogReceiver):
         return fresh
 
     def _handle_error(self, error: KafkaError) -> None:
-        """The client heals most errors; `receive` raises those that it does not."""
+        """The client recovers from most errors; `receive` raises the others."""
         if (
             error.code() in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE)
             and not self._delivered_ends
@@ -206,10 +206,10 @@ class KafkaReceiver(LogReceiver):
         self._revoke([(each.topic, each.partition) for each in partitions])
 
     async def _keep_polling(self) -> None:
-        """While nobody takes messages the client still has to be polled, or its group would wait for it.
+        """Poll the client also while no messages are received, or its group would wait for it.
 
         Its partitions are paused then, so that the poll brings no message. Pausing throws away what was
-        fetched ahead, so it is only done after a second of silence.
+        fetched ahead, so it is only done after a second without `receive`.
         """
         last_look_s = time.monotonic()
         while not self._closed:
@@ -233,7 +233,7 @@ class KafkaReceiver(LogReceiver):
         try:
             topics = sorted(await asyncio.to_thread(find_topics))
         except BrokerError:
-            return  # away for the moment: the next look finds out
+            return  # unreachable for the moment: the next call finds out
         if topics != self._topics and topics and not self._closed:
             self._topics = topics
             self._consumer.subscribe(

@@ -29,12 +29,12 @@ class KafkaSender:
         return None
 
     async def close(self) -> None:
-        """Nothing of its own is open."""
+        """Do nothing: the producer belongs to the broker."""
 
 
 class SequencedSender(KafkaSender):
-    """Of a named producer. What the topic holds of it is looked up before the first message, and again when it is
-    unknown what became of one."""
+    """Sends for a named producer. What the topic has of it is looked up before the first message, and again
+    after an unknown outcome."""
 
     def __init__(self, thread: ProducerThread, channel: str, producer: str, stored: StoredSequences) -> None:
         super().__init__(thread, channel)
@@ -42,9 +42,9 @@ class SequencedSender(KafkaSender):
         self._lock = asyncio.Lock()
         self._in_flight: set[asyncio.Future[list[SendResult]]] = set()
         self._confirmed_through = -1
-        """every message up to this number has been confirmed here"""
+        """Every message up to this number has been confirmed here."""
         self._stored_numbers: set[int] | None = None
-        """numbers above it that the topic holds; None: unknown"""
+        """Numbers above it that the topic has; None: unknown."""
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         if sequence is None or not messages:
@@ -82,7 +82,7 @@ class SequencedSender(KafkaSender):
             results[at] = result
         if any(result.error and not isinstance(result.error, TooLarge | InvalidValue) for result in results):
             self._stored_numbers = None
-        elif self._stored_numbers is stored_numbers:  # nothing became doubtful meanwhile
+        elif self._stored_numbers is stored_numbers:  # no outcome became unknown meanwhile
             self._confirmed_through = max(self._confirmed_through, numbers[-1])
         return results
 
@@ -105,7 +105,7 @@ class SequencedSender(KafkaSender):
         return self._stored_numbers
 
     async def _drain(self) -> None:
-        """Nothing of ours can still come to the topic."""
+        """Wait until nothing of ours is on its way to the topic."""
         if self._in_flight:
             await asyncio.wait(self._in_flight)
 

@@ -1,9 +1,10 @@
-"""Which messages of a named producer a topic holds already, so that repeats of them are dropped.
+"""Which messages of a named producer a topic has already, so that repeats of them are dropped.
 
 Kafka's own idempotence ends with the client, and its transactions would hide records from other programs until
-they are committed. So a named producer's records carry its name and their number in a header, and who takes up the
-name reads the end of the topic: as far back as numbers below the first that is to be sent. That is one look for
-each sender, and one after a doubtful answer. It goes through the whole topic if that has nothing of the producer.
+they are committed. So a named producer's records carry its name and their number in a header, and a new sender
+of the name reads the end of the topic: as far back as numbers below the first that is to be sent. That is one
+reading for each sender, and one after an unknown outcome. It covers the whole topic if that has nothing of the
+producer.
 
 A name belongs to one sender at a time, as everywhere.
 """
@@ -21,7 +22,7 @@ _FIRST_SPAN, _WIDER = 16, 8
 
 
 def stamp(producer: str, sequence: int) -> str:
-    """What the header says.
+    """The value of the header.
 
     >>> stamp("lane 1", 7), sequence_of([("message-id", b"x"), ("producer-sequence", b"lane 1 7")], b"lane 1")
     ('lane 1 7', 7)
@@ -39,7 +40,7 @@ def sequence_of(headers: list[tuple[str, bytes | None]] | None, producer: bytes)
 
 
 class StoredSequences:
-    """Reads what a topic has of one producer."""
+    """Reads the sequence numbers that a topic has of one producer."""
 
     def __init__(self, settings: KafkaSettings, topic: str, producer: str) -> None:
         self._settings, self._topic, self._producer = settings, topic, producer.encode()
@@ -63,9 +64,9 @@ class StoredSequences:
             }
 
     def _read_backwards(self, reader: KafkaLogReader, partition: int, below: int | None = None) -> Iterator[int]:
-        """Numbers from the end backwards, piece by piece, until one lies below that, or until there is any.
+        """Numbers from the end backwards, span by span, until one is less than `below`, or until there is any.
 
-        A client keeps the order of what it sends to a partition: before such a one there are only smaller ones.
+        A client sends to a partition in order: before such a number there are only smaller ones.
         """
         first, end = reader.bounds(partition)
         span = _FIRST_SPAN

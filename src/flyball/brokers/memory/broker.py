@@ -73,7 +73,7 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
         return self._register_receiver(_MemoryReceiver(self._hub, self._hub.queues[queue], window))
 
     async def subscribe(self, pattern: str, group: str, *, window: int = 100, start: Start = "latest") -> Receiver:
-        matches(pattern, check_name(group))  # both are checked before anything is made
+        matches(pattern, check_name(group))  # check both before anything is created
         outlet = self._hub.groups.get((pattern, group))
         if outlet is None:
             outlet = self._hub.groups[pattern, group] = Outlet(pattern)
@@ -124,15 +124,15 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
             made.next_offset = [0] * spec.partitions
 
     async def delete(self, channel: str) -> None:
-        gone = self._hub.channels.pop(check_name(channel), None)
-        if gone is None:
+        removed = self._hub.channels.pop(check_name(channel), None)
+        if removed is None:
             return
         for outlet in self._hub.outlets(channel):
-            outlet.remove_channel(gone)
+            outlet.remove_channel(removed)
         self._hub.queues.pop(channel, None)
         for key in [key for key, outlet in self._hub.groups.items() if outlet.pattern == channel]:
             del self._hub.groups[key]
-        for waiter in gone.waiting_senders:
+        for waiter in removed.waiting_senders:
             waiter.set()
 
     async def purge(self, channel: str) -> int | None:
@@ -238,7 +238,7 @@ class _MemorySender:
                 channel.waiting_senders.discard(space)
             if self._hub.channels.get(self._name) is not channel:
                 raise NoSuchChannel(
-                    f"{self._name!r} was deleted while a message waited for room in it: send again"
+                    f"{self._name!r} was deleted while a message waited for space in it: send again"
                 )
         return True
 

@@ -1,4 +1,4 @@
-"""The messages of a memory broker, and who is owed them.
+"""The messages of a memory broker, and the queues and groups that they wait for.
 
 Everything that is delivered comes from an `Outlet`: each queue has one of its own, each group one per pattern.
 """
@@ -19,7 +19,7 @@ from flyball.brokers.port import Kind, Message, no_such_channel
 
 @dataclass(slots=True)
 class StoredMessage:
-    """A message at its place. `pending_outlets` counts the outlets of a queue that still owe it to somebody."""
+    """A stored message. `pending_outlets` counts the outlets that have not settled it yet."""
 
     message: Message
     channel: Channel
@@ -42,13 +42,13 @@ class Outlet:
     wake: list[Callable[[], None]] = field(default_factory=list)
 
     def put(self, arrival: int, stored: StoredMessage, attempts: int) -> None:
-        # What returns keeps its arrival number and so its place in the order.
+        # What returns keeps its arrival number and so its position in the order.
         heapq.heappush(self.waiting, (arrival, stored, attempts))
         for wake in self.wake:
             wake()
 
     def remove_channel(self, channel: Channel) -> None:
-        """A channel is gone, with all that waited from it."""
+        """Drop what waits from a channel that was deleted."""
         self.waiting = [item for item in self.waiting if item[1].channel is not channel]
         heapq.heapify(self.waiting)
         del self.unsettled[channel.name]
@@ -65,7 +65,7 @@ class Channel:
     records: list[deque[StoredMessage]] = field(default_factory=list)
     next_offset: list[int] = field(default_factory=list)
     sequences: dict[str, int] = field(default_factory=dict)
-    waiting_senders: set[asyncio.Event] = field(default_factory=set)  # of senders that wait
+    waiting_senders: set[asyncio.Event] = field(default_factory=set)
 
     @property
     def full(self) -> bool:
@@ -116,11 +116,11 @@ class Hub:
                 waiter.set()
 
     def trim(self, channel: Channel) -> None:
-        """Drop what retention no longer keeps from a log."""
+        """Drop the records of a log that are beyond its retention."""
         oldest_s = -float("inf") if channel.retention_s is None else time.time() - channel.retention_s
         limit = float("inf") if channel.max_bytes is None else channel.max_bytes
         for records in channel.records:
             while records and (channel.stored_bytes > limit or records[0].stored_time_s < oldest_s):
-                gone = records.popleft()
-                gone.dropped = True
-                channel.stored_bytes -= len(gone.message.body)
+                record = records.popleft()
+                record.dropped = True
+                channel.stored_bytes -= len(record.message.body)

@@ -1,4 +1,4 @@
-"""How a message looks on the AMQP wire, and back.
+"""A message as AMQP properties and body, and back.
 
     id            message_id
     body          body
@@ -7,7 +7,7 @@
     key           header
     headers       headers; pika cannot encode floats, so they travel as text beside a list of their names
 
-`app_id` marks what Flyball sent: only ids that we gave are known to be unique, so only those are used to
+`app_id` marks what Flyball sent: only ids that Flyball made are known to be unique, so only those are used to
 recognise repeats. Messages of other programs arrive as they are; without a message_id they get a fresh id.
 """
 
@@ -37,7 +37,7 @@ class BadMessage(BrokerError, InvalidValue):
 
 
 def to_properties(message: Message) -> pika.BasicProperties:
-    """The properties of a message; raises `BadMessage` or `TooLarge` if AMQP has no room for them."""
+    """The properties of a message; raises `BadMessage` or `TooLarge` if AMQP cannot carry them."""
     headers = None
     long = len(message.id) > 63 or (message.content_type is not None and len(message.content_type) > 63)
     if message.headers or message.key is not None or message.event_time_s is not None or long:
@@ -82,14 +82,14 @@ def _headers(message: Message) -> dict[str, Any] | None:
         headers[_EVENT_TIME] = repr(message.event_time_s)
     if size > _HEADERS_BYTES:
         raise TooLarge(
-            f"key and headers of message {message.id} take {size} bytes, AMQP has room for {_HEADERS_BYTES}: "
+            f"key and headers of message {message.id} take {size} bytes, AMQP carries {_HEADERS_BYTES}: "
             "put them into the body"
         )
     return headers or None
 
 
 def from_wire(properties: Any, body: bytes) -> tuple[Message, int | None]:
-    """The message, and how often a quorum queue delivered it before (None: not told)."""
+    """The message, and how often a quorum queue delivered it before (None: unknown)."""
     raw: dict[str, Any] | None = properties.headers
     key: bytes | None = None
     event_time_s = None if properties.timestamp is None else float(properties.timestamp)

@@ -1,18 +1,13 @@
-"""The options of an `amqp://` URL.
+"""The settings in an `amqp://` or `amqps://` URL, such as
 
-amqp://user:password@host:5672/vhost?queue_type=quorum&management=15672
+    amqp://user:password@host:5672/vhost?queue_type=quorum&management=15672
 
-queue_type          classic or quorum, for the queues that are declared
-delivery_limit      of the quorum queues that are declared
-management          port or URL of the management plugin: `channels` needs it, and it reports the delivery limits
-                    of queues that others declared
-dedup_ids, dedup_s  horizon within which a receiver drops repeats of what it acknowledged; 0 ids: off
-blocked_timeout_s   the longest time that a sender waits for a broker that applies back-pressure
-max_body_bytes      the largest body that is sent
-answer_timeout_s           how soon a frozen broker is noticed
-reconnect_s         how long a lost connection is tried again
-heartbeat_s         AMQP's heartbeat
-ca_file, cert_file, key_file   TLS
+Options: `queue_type` (classic, quorum; of queues that are declared), `delivery_limit` (of quorum queues that are
+declared), `management` (port or URL of the management plugin: `channels` needs it, and it reports the delivery
+limits of queues that others declared), `dedup_ids` and `dedup_s` (horizon within which a receiver drops repeats of
+what it acknowledged; 0 ids: off), `blocked_timeout_s` (how long a sender waits while the broker applies
+back-pressure), `max_body_bytes`, `answer_timeout_s` (how soon a frozen broker is noticed), `reconnect_s` (how long
+a lost connection is tried again), `heartbeat_s`, `ca_file`, `cert_file`, `key_file` (TLS).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One AMQP connection that comes back by itself, and calls on its channels as coroutines.
 
-A frozen server (SIGSTOP, a dead switch) keeps its sockets open and says nothing, and AMQP's own heartbeats need
-many seconds to notice. So while somebody waits for an answer, silence is followed by a question that costs the
-server nothing, and silence after that ends the connection. Silence is counted in turns of our own event loop, not
-in seconds: a loop that was busy elsewhere must not blame the server.
+A frozen server (SIGSTOP, a dead switch) keeps its sockets open and sends nothing, and AMQP's own heartbeats need
+many seconds to notice. So while an answer is pending and nothing arrives, a request is sent that costs the server
+nothing; if that is not answered either, the connection ends. The time without data is counted in turns of our own
+event loop, not in seconds: a loop that was busy elsewhere must not count as a frozen server.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from flyball.brokers.rabbitmq.config import RabbitSettings
 from flyball.brokers.rabbitmq.errors import connection_error
 from flyball.brokers.rabbitmq.pika_internals import DeliveryConnection, terminate, unsent_bytes
 
-# Without a handler Python prints warnings of libraries; ours are exceptions, theirs belong to whoever asks.
+# Without a handler Python prints the library's warnings; its errors reach the caller as exceptions.
 logging.getLogger("pika").addHandler(logging.NullHandler())
 
-_TICKS = 10  # looks per time-out
+_TICKS = 10  # checks per time-out
 _ANSWER_S = 15.0  # the longest an answer may take from a server that is otherwise alive
 
 
 class OpenChannel:
-    """A channel whose calls are awaited; when it closes, everybody who waits is told why."""
+    """A channel whose calls are awaited; when it closes, they fail with the reason."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
@@ -84,11 +84,11 @@ class OpenChannel:
 
 
 class Link:
-    """A connection by what it is for. `open` may be called at any time and does nothing while it is up."""
+    """A connection that is opened again after a loss. `open` does nothing while it is up."""
 
     def __init__(self, settings: RabbitSettings, patience: int) -> None:
         self._settings = settings
-        self._patience = patience  # of how many silences an unanswered question makes the end
+        self._patience = patience  # time-outs without data after which the connection ends
         self._connection: Any = None
         self._lock = asyncio.Lock()
         self._watcher: asyncio.Task[None] | None = None
@@ -97,7 +97,7 @@ class Link:
         self._unblocked.set()
         self._closing = False
         self.pending_answers = 0
-        """How many answers somebody waits for; while it is 0 silence means nothing."""
+        """Answers that callers wait for; while it is 0, a server that sends nothing is not suspect."""
         self.on_lost: list[Callable[[], None]] = []
         self.on_tick: list[Callable[[], None]] = []
 
@@ -115,7 +115,7 @@ class Link:
         return str(known.get("version", ""))
 
     async def wait_unblocked(self, timeout_s: float) -> bool:
-        """Wait while the broker asks for silence; False if it still does."""
+        """Wait while the broker applies back-pressure; False if it still does."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._unblocked.wait(), timeout_s)
         return not self.blocked
@@ -127,7 +127,7 @@ class Link:
             waits = delays_s(1000)
             while not self.is_open:
                 if self._closing:
-                    raise Unreachable(f"{self._settings.display_url} was closed here: open it again")
+                    raise Unreachable(f"{self._settings.display_url} was closed by this program: open it again")
                 try:
                     await self._connect()
                 except Unreachable:
@@ -155,7 +155,7 @@ class Link:
         try:
             self._control = (await self.channel()).raw
         except BaseException:
-            self.abort()  # a connection that nobody watches could be waited for without end
+            self.abort()  # without `_watch`, callers could wait without end
             raise
         self._watcher = asyncio.create_task(self._watch(connection))
 
@@ -173,36 +173,36 @@ class Link:
 
     async def _watch(self, connection: Any) -> None:
         tick_s = self._settings.answer_timeout_s / _TICKS
-        previous, silent = (-1, -1), 0
+        previous, idle_ticks = (-1, -1), 0
         while connection is self._connection and connection.is_open:
             await asyncio.sleep(tick_s)
             for hook in list(self.on_tick):
                 hook()
             if not connection.is_open:
                 return
-            # What still leaves our buffer is as good a sign of life as what arrives.
+            # Data that still leaves our buffer shows a live server as well as data that arrives.
             now = (connection.bytes_received, unsent_bytes(connection))
             if now != previous or self.pending_answers <= 0 or self.blocked:
-                previous, silent = now, 0
+                previous, idle_ticks = now, 0
                 continue
-            silent += 1
-            if silent == _TICKS // 2:
+            idle_ticks += 1
+            if idle_ticks == _TICKS // 2:
                 with suppress(AMQPError):
                     self._control.basic_qos(prefetch_count=0, callback=lambda _: None)
-            elif silent >= _TICKS * self._patience:
+            elif idle_ticks >= _TICKS * self._patience:
                 self.abort()
 
     def abort(self) -> None:
-        """Drop a connection whose other end says nothing any more; no farewell, nobody would answer it."""
+        """Drop a connection whose server does not answer, without waiting for an answer to the close."""
         connection = self._connection
         if connection is None:
             return
-        terminate(connection, Unreachable(f"{self._settings.display_url} fell silent"))
-        self._on_loss(connection, Unreachable("silent"))
+        terminate(connection, Unreachable(f"{self._settings.display_url} does not answer any more"))
+        self._on_loss(connection, Unreachable("no answer"))
 
     def _on_loss(self, connection: Any, _error: BaseException) -> None:
         if connection is not self._connection:
-            return  # told before
+            return  # reported before
         self._connection = None
         self._unblocked.set()
         for hook in list(self.on_lost):
@@ -222,4 +222,4 @@ class Link:
         try:
             await asyncio.wait_for(closed.wait(), 5.0)
         except TimeoutError:
-            terminate(connection, Unreachable("silent"))
+            terminate(connection, Unreachable("no answer"))

@@ -70,7 +70,7 @@ class ConsumerSwitch:
         self.deferred_acks: list[Delivery] | None = None
         """Acknowledgements that wait for the end of an exchange; None while there is no exchange."""
         self.answer_s: float | None = None
-        """How long the broker took to answer the last question."""
+        """Seconds until the broker answered the last question."""
 
     def start(self, step: Callable[[], Awaitable[None]]) -> None:
         """Run a step unless one is under way; each ends by checking whether the next is due."""
@@ -103,7 +103,7 @@ class ConsumerSwitch:
         self.channel, self.consumer_tag, self.prefetch = channel, "", 0
 
     def lose(self) -> None:
-        """The channel is closed: the broker has taken back what was not acknowledged."""
+        """Forget a channel that was closed: the broker delivers again what was not acknowledged."""
         self.channel, self.consumer_tag, self.prefetch, self.deferred_acks = None, "", 0, None
         self.cancel_step()
         self._step = None

@@ -19,7 +19,7 @@ from flyball.errors import InvalidValue
 
 
 def connection_error(error: BaseException, settings: RabbitSettings) -> BrokerError:
-    """What a failed connection means for a user: wrong password, wrong virtual host, nobody there."""
+    """The port's error for a failed connection: wrong password, wrong virtual host, no server."""
     causes = list(_causes(error))
     vhost = settings.vhost
     for cause in causes:
@@ -38,26 +38,31 @@ def connection_error(error: BaseException, settings: RabbitSettings) -> BrokerEr
                 f"no TLS connection to {settings.display_url}: {cause.reason or cause}; check port and ca_file"
             )
     deepest = causes[-1]
-    words = deepest.strerror if isinstance(deepest, OSError) and deepest.strerror else repr(deepest)
+    detail = deepest.strerror if isinstance(deepest, OSError) and deepest.strerror else repr(deepest)
     return Unreachable(
-        f"{settings.display_url} does not answer ({words}): check host and port and that the server runs"
+        f"{settings.display_url} does not answer ({detail}): check host and port and that the server runs"
     )
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """An error and what pika wrapped into it, outermost first."""
+    """An error and the errors that pika wrapped into it, outermost first."""
     causes: list[BaseException] = []
     todo: list[BaseException] = [error]
     while todo and len(causes) < 50:
-        one = todo.pop(0)
-        causes.append(one)
-        inner = [*getattr(one, "exceptions", ()), getattr(one, "exception", None), one.__cause__, *one.args]
+        cause = todo.pop(0)
+        causes.append(cause)
+        inner = [
+            *getattr(cause, "exceptions", ()),
+            getattr(cause, "exception", None),
+            cause.__cause__,
+            *cause.args,
+        ]
         todo += [item for item in inner if isinstance(item, BaseException) and item not in causes]
     return causes
 
 
 def channel_error(error: BaseException, channel: str, display_url: str) -> BrokerError | InvalidValue:
-    """What a failed call on a channel means for a user."""
+    """The port's error for a failed call on a channel."""
     if isinstance(error, BrokerError):
         return error
     if isinstance(error, ChannelClosed):
@@ -67,4 +72,4 @@ def channel_error(error: BaseException, channel: str, display_url: str) -> Broke
         if code == 403:
             return LoginRefused(f"{display_url} does not allow this on {channel!r}: {text}")
         return InvalidValue(f"{display_url} refused this on {channel!r}: {text}")
-    return Unreachable(f"the connection to {display_url} was lost while it was asked about {channel!r}: {error!r}")
+    return Unreachable(f"the connection to {display_url} was lost during a request about {channel!r}: {error!r}")

@@ -1,4 +1,4 @@
-"""What AMQP cannot do and RabbitMQ's management plugin can: name queues, and tell how they count deliveries."""
+"""RabbitMQ's management plugin: it lists queues and reports how they count deliveries, which AMQP cannot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Management:
             host = url.hosts[0][0] if url.hosts else "localhost"
             given = f"http://[{host}]:{given}" if ":" in host else f"http://{host}:{given}"
         elif not given.startswith(("http://", "https://")):
-            raise InvalidValue(f"management in {url} has to be a port or begin with http://, not {given!r}")
+            raise InvalidValue(f"management in {url} must be a port or begin with http://, got {given!r}")
         login = f"{url.user or 'guest'}:{url.password or 'guest'}"
         return cls(given.rstrip("/"), "Basic " + base64.b64encode(login.encode()).decode())
 
@@ -51,7 +51,7 @@ class Management:
         return counting(found, version)
 
     def _get(self, path: str) -> Any:
-        # The scheme was checked when the address was given: http or https, never a file.
+        # `of` has checked the scheme: http or https, never a file.
         request = urllib.request.Request(self.address + path, headers={"Authorization": self.authorization})
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
@@ -68,9 +68,9 @@ class Management:
 
 
 def counting(queue: Mapping[str, Any], version: str) -> DeliveryCounting:
-    """From what the plugin tells: the lower of the queue's own limit and its policy's counts.
+    """The counting in the plugin's report of a queue: the lower of the queue's own limit and its policy's applies.
 
-    It tells of policies with the statistics of a queue, which come about ten seconds after its declaration.
+    Policies are part of a queue's statistics, which appear about ten seconds after its declaration.
 
     >>> both = {"arguments": {"x-delivery-limit": 5}, "effective_policy_definition": {"delivery-limit": 3}}
     >>> counting({"type": "quorum", **both}, "3.10.8")
@@ -90,5 +90,5 @@ def counting(queue: Mapping[str, Any], version: str) -> DeliveryCounting:
     limits = [limit for limit in (given, by_policy) if isinstance(limit, int)]
     if not limits and version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 4:
         limits = [_DEFAULT_LIMIT]
-    limits = [limit for limit in limits if limit >= 0]  # below 0: as many as you like
+    limits = [limit for limit in limits if limit >= 0]  # below 0: no limit
     return DeliveryCounting(True, min(limits, default=None), known="effective_policy_definition" in queue)

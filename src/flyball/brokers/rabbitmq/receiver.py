@@ -8,7 +8,7 @@ processed, a crash repeats no work. Parked messages are lost to other consumers,
 * a consumer begins with the window and a quarter as its prefetch: the quarter is on its way while a batch is
   acknowledged, and a window below 4, chosen for long tasks, parks nothing;
 * a wider window begins a new consumer with a prefetch of the next coarse step, after which small changes are free;
-* what is parked goes back when nobody asks for it, or when another consumer of the queue has nothing to do.
+* what is parked goes back when `receive` is not called, or when another consumer of the queue has nothing to do.
 
 On a queue that counts deliveries (quorum) a return is not free. There at most one window is parked, also while
 consumers are exchanged and after the window has become narrower; a message goes back at most once, and not at all
@@ -72,14 +72,14 @@ class RabbitReceiver(BaseReceiver):
         self._finished = finished
         self._switch = ConsumerSwitch(self, queue, display_url)
         self._parked: deque[Delivery] = deque()
-        self._foreign: set[int] = set()  # tags of messages whose ids we did not give
-        self._base = 0  # tags of this channel begin after it: they must not be taken for those of a lost one
+        self._foreign: set[int] = set()  # tags of messages whose ids other programs made
+        self._base = 0  # tags of this channel begin after it: they must not be confused with those of a lost one
         self._last_tag = 0
         self._last_hand_out_s = time.monotonic()
         self._failure: FlyballError | None = None
         self._round_trip: RoundTrip | None = None  # where the round trip counts
-        self._counted_tag = 0  # where it counts: the last delivery that was taken into account
-        self._wake_tag = _NO_TAG  # … and the one that frees enough places to be worth looking
+        self._counted_tag = 0  # where it counts: the last delivery that was counted
+        self._wake_tag = _NO_TAG  # … and the one that frees enough slots to wake the caller
         self._peak = self._last_peak = window  # widest window of this second and of the last
         self._maintenance: asyncio.Task[None] | None = None
 
@@ -109,14 +109,14 @@ class RabbitReceiver(BaseReceiver):
             self._reply_frees_slot = True
             self._counted_tag = self._last_tag
             self._wake_tag = 0
-        self._poll_s = SLACK_S  # nobody tells when an answer has not come
+        self._poll_s = SLACK_S  # there is no event when an answer does not come
         return True
 
     def _count_arrivals(self, trip: RoundTrip) -> None:
-        """Deliveries are numbered, so they need not be counted one by one: at full speed that would show.
+        """Count deliveries by their numbers: one by one would be measurable at full speed.
 
-        Each answers an acknowledgement, so it frees a place. Of a wide window places are handed out several at a
-        time: whoever waits is woken when a sixteenth of it has come.
+        Each answers an acknowledgement, so it frees a slot. Slots of a wide window are filled several at a time:
+        a waiting `receive` is woken when a sixteenth of the window has arrived.
         """
         count, self._counted_tag = self._last_tag - self._counted_tag, self._last_tag
         if count:
@@ -205,7 +205,7 @@ class RabbitReceiver(BaseReceiver):
                 self._foreign.discard(one.tag)
                 if one.tag > self._base:
                     channel.raw.basic_nack(one.tag - self._base, requeue=requeue)
-        self._notify()  # their places are free at once
+        self._notify()  # their slots are free at once
 
     async def _release(self, unsettled: Sequence[Delivery]) -> None:  # noqa: ARG002  closing the channel gives all back
         self._switch.cancel_step()

@@ -29,14 +29,14 @@ from flyball.brokers.rabbitmq.connection import Link, OpenChannel
 from flyball.brokers.rabbitmq.pika_internals import write
 from flyball.brokers.rabbitmq.wire_out import PublishFrames
 
-_RUN = 256  # messages published before other tasks and the socket get their turn
-_RUNS_AHEAD = 4  # runs that may be unconfirmed at once: bounds what a lost connection leaves in doubt
+_RUN = 256  # messages published before other tasks and the socket may run
+_RUNS_AHEAD = 4  # runs that may be unconfirmed at once: bounds the unknown outcomes of a lost connection
 
 _UNKNOWN, _STORED, _REFUSED, _RETURNED = 0, 1, 2, 3
 
 
 class _Run:
-    """Messages published with consecutive numbers, and what is known of each."""
+    """Messages published with consecutive numbers, and the outcome of each as far as it is known."""
 
     __slots__ = ("done", "first", "ids", "outcomes", "unanswered")
 
@@ -48,7 +48,7 @@ class _Run:
         self.done = done
 
     def settle(self, low: int, high: int, outcome: int) -> None:
-        """Places low <= i < high have this fate, as far as nothing was known of them."""
+        """Set the outcome of messages low <= i < high, where it is unknown."""
         outcomes = self.outcomes
         if high - low == 1:
             if outcomes[low] == _UNKNOWN:
@@ -66,7 +66,7 @@ class _Run:
 
 
 class RabbitSender:
-    """See `port.Sender`. `bind` makes sure that a queue of this name hears what goes to the exchange."""
+    """See `port.Sender`. `bind` makes sure that a queue of this name gets what is published to the exchange."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class RabbitSender:
         return None
 
     async def open(self) -> None:
-        """Connect and find out where this channel's messages go."""
+        """Connect and bind this channel's queue."""
         await self._open_channel()
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:  # noqa: ARG002  queues keep no sequences
@@ -111,14 +111,14 @@ class RabbitSender:
         if all(outcome is None for outcome in outcomes):
             return [SendResult(message.id) for message in messages]
         if any(isinstance(outcome, NoSuchChannel) for outcome in outcomes) and await self._find_queue():
-            # Another program made the queue after this sender was opened: now that it is known, try once more.
+            # Another program declared the queue after this sender was opened: try once more.
             await self._resend(messages, outcomes, NoSuchChannel)
         if any(isinstance(outcome, Blocked) for outcome in outcomes) and not self._link.blocked:
             await self._retry_while_full(messages, outcomes)
         return [SendResult(message.id, outcome) for message, outcome in zip(messages, outcomes, strict=True)]
 
     async def _retry_while_full(self, messages: Sequence[Message], outcomes: list[BrokerError | None]) -> None:
-        """A full queue refuses; what it refused is offered again until it fits or the time is used up."""
+        """Send again what a full queue refused, until it fits or the time is used up."""
         deadline = time.monotonic() + self._blocked_timeout_s
         self._full = True
         try:
@@ -156,7 +156,7 @@ class RabbitSender:
         outcomes: list[BrokerError | None] = [None] * len(messages)
         in_flight: deque[tuple[_Run, list[int]]] = deque()
         for start in range(0, len(messages), _RUN):
-            # A connection that was given up is lost before its channels know: nobody would settle a run there.
+            # An aborted connection is lost before its channels close: a run there would never be settled.
             if channel is self._channel and channel.is_open:
                 in_flight.append(self._publish_run(channel, messages, start, outcomes))
             else:
@@ -215,19 +215,19 @@ class RabbitSender:
                 outcomes[at] = queue_full(name, self._blocked_timeout_s)
             elif outcome == _RETURNED:
                 outcomes[at] = NoSuchChannel(
-                    f"no queue or group takes what is sent to {name!r}: declare it first "
+                    f"no queue or group receives what is sent to {name!r}: declare it first "
                     "(broker.declare, or flyball publish --declare queue)"
                 )
 
     def _tick(self) -> None:
-        """Called by the link while it is watched: nobody waits for ever for a broker that takes nothing."""
+        """Called by the link at every check: end the wait for a broker that is alive and confirms nothing."""
         now_s = time.monotonic()
         if not self._runs:
             self._stuck_since_s = now_s
         elif not self._link.blocked and self._runs[0].first != self._stuck_at:
             self._stuck_at, self._stuck_since_s = self._runs[0].first, now_s
         elif now_s - self._stuck_since_s > self._blocked_timeout_s:
-            # Alive, but no confirm: by now the results are worth more than the hope.
+            # Report what is unconfirmed rather than wait longer.
             runs, self._runs = self._runs, deque()
             for run in runs:
                 self._finish(run)
@@ -247,12 +247,12 @@ class RabbitSender:
             self._published = 0
             self._frames = self._frames_on(channel, EXCHANGE)
             self._channel = channel
-            # After a loss the exchange may be gone too: a broker restarted without its data, or a deletion.
+            # After a loss the exchange may be missing too: a broker restarted without its data, or a deletion.
             await self._find_queue()
             return channel
 
     async def _find_queue(self) -> bool:
-        """Where messages of this channel go: to our exchange, or past it where we may not bind the queue."""
+        """Choose the exchange: ours, or the default one where we may not bind the queue; False: no such queue."""
         exchange = await self._bind(self._channel_name)
         if self._channel is not None:
             self._frames = self._frames_on(self._channel, EXCHANGE if exchange is None else exchange)
@@ -303,7 +303,7 @@ class RabbitSender:
             run.done.set_result(None)
 
     def _on_loss(self) -> None:
-        """The channel is gone: what was not confirmed stays unknown."""
+        """The channel is lost: the outcome of what was not confirmed stays unknown."""
         self._channel = None
         self._returned.clear()
         runs, self._runs = self._runs, deque()

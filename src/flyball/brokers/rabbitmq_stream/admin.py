@@ -1,4 +1,4 @@
-"""Streams as a whole: making, deleting, counting and listing them."""
+"""Streams as a whole: declaring, deleting, counting and listing them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class StreamAdmin:
         await asyncio.to_thread(self._delete_groups, log)
 
     def _delete_groups(self, log: str) -> None:
-        """A log made again under this name must not find positions of its namesake."""
+        """Delete the groups: a log declared again under this name must not find their positions."""
         if self.settings.management_port is None:
             return
         names = [name for name, kind in self._queues() if kind != "stream" and _is_group_queue(name, log)]
@@ -112,7 +112,7 @@ class StreamAdmin:
         return {(log, number): await bounds(self.settings, log, number, counts[number]) for number in range(count)}
 
     def _message_counts(self, streams: list[str]) -> list[int | None]:
-        """What AMQP says about each queue; None: it does not answer, so nothing is known."""
+        """The message count of each queue over AMQP; None: unknown, because it does not answer."""
         try:
             connection = open_amqp(self.settings)
         except Unreachable:
@@ -190,7 +190,7 @@ class StreamAdmin:
 
 
 def _is_group_queue(queue: str, log: str) -> bool:
-    """A group's queue of this log (see `rabbitmq_stream_group`)."""
+    """A group's queue of this log (see `group`)."""
     if not queue.startswith(("flyball.lock.", "flyball.position.", "flyball.members.", "flyball.hungry.")):
         return False
     stem, dash, number = queue.rpartition("-")

@@ -1,8 +1,4 @@
-"""RabbitMQ streams behind the port: every channel is a log. URL and options: see `rabbitmq_stream_client`.
-
-The files: `rabbitmq_stream_client` (connection), `_send` (confirms, dedup, watchdog), `_receive` (window over
-chunks), `_group` (who reads what, how far), `_read` (by offset), `_admin`, `_codec` (message ↔ AMQP 1.0).
-"""
+"""RabbitMQ streams behind the port: every channel is a log; `connection` lists the URL's options."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Chunk:
 
 
 def to_chunk(frame: schema.Deliver, start: int) -> Chunk:
-    """A chunk from `start` on: the server sends the whole chunk that holds the offset asked for."""
+    """A chunk from `start` on: the server sends the whole chunk that contains the requested offset."""
     skip = max(start - frame.chunk_first_offset, 0)
     entries = frame.get_messages()
     return Chunk(frame.chunk_first_offset + skip, entries[skip:] if skip else entries, frame.timestamp / 1000)
@@ -85,8 +85,8 @@ class ChunkReader:
 async def bounds(settings: StreamSettings, log: str, partition: int, message_count: int | None) -> tuple[int, int]:
     """(first offset still there, offset the next record will get).
 
-    The server tells neither: they are read off the first and the last chunk. What AMQP says about the queue,
-    `message_count`, is no measure of the end, and is 0 for no record as well as for one; but any other number
+    The server reports neither: they are read off the first and the last chunk. What AMQP says about the queue,
+    `message_count`, does not give the end, and is 0 for no record as well as for one; but any other number
     means that a chunk will come, however long it takes.
     """
     frames: list[schema.Deliver] = []

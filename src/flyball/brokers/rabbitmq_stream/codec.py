@@ -2,7 +2,7 @@
 
 The id is the property `message-id`, the content type the property `content-type`, the body one data section.
 Headers are application properties, and so are `flyball-key` (binary) and `flyball-event-time` (a double), which
-AMQP has no place for. A message without `message-id` comes from a foreign program: its place in the log is its id.
+AMQP cannot express. A message without `message-id` comes from a foreign program: its offset in the log is its id.
 """
 
 from __future__ import annotations

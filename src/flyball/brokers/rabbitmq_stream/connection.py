@@ -3,7 +3,7 @@
     rabbitmq-stream://user:password@host:5552/vhost?amqp_port=5672&management=15672
 
 Options: `amqp_port` (groups keep their state in AMQP queues), `management` (port of the HTTP API: listing and
-wildcards need it), `confirm_timeout_s` (how long a silent server may owe an answer before it counts as frozen),
+wildcards need it), `confirm_timeout_s` (how long a server may confirm nothing before it counts as frozen),
 `tls` (0, 1; for all ports) with `ca_file`, `cert_file`, `key_file`, `dedup_ids` (finished ids that a
 receiver remembers).
 
@@ -30,7 +30,7 @@ from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
 
-# Its warnings are our exceptions.
+# Its warnings reach the caller as exceptions.
 logging.getLogger("rstream").addHandler(logging.NullHandler())
 logging.getLogger("rstream").propagate = False
 
@@ -42,7 +42,7 @@ _ENVELOPE_BYTES = 1 << 16
 _OK = 1
 _NOT_AVAILABLE = 6
 _METADATA_ATTEMPTS = 30
-"""Times that a stream which is there but not served is asked for again, in all about 13 s."""
+"""Requests for a stream that exists and is not available yet, in all about 13 s."""
 _TLS_FILES = ("ca_file", "cert_file", "key_file")
 
 
@@ -64,10 +64,10 @@ class StreamSettings:
     def of(cls, url: BrokerUrl) -> StreamSettings:
         url.check_options("amqp_port", "management", "confirm_timeout_s", "dedup_ids", "tls", *_TLS_FILES)
         if len(url.hosts) != 1:
-            raise InvalidValue(f"{url} has to name one host, like rabbitmq-stream://localhost:5552/")
+            raise InvalidValue(f"{url} must name one host, as in rabbitmq-stream://localhost:5552/")
         host, port = url.hosts[0]
         if url.options.get("tls", "0") not in ("0", "1"):
-            raise InvalidValue(f"option tls of {url} has to be 0 or 1, not {url.options['tls']!r}")
+            raise InvalidValue(f"option tls of {url} must be 0 or 1, got {url.options['tls']!r}")
         secure = url.options.get("tls", "0") == "1"
         return cls(
             url=url,
@@ -131,7 +131,7 @@ class StreamClient(Client):
         except (OSError, ConnectionClosed, TimeoutError) as error:
             await client.abandon()
             raise Unreachable(
-                f"nobody answers at {settings.url} ({str(error) or type(error).__name__}): is RabbitMQ "
+                f"no answer from {settings.url} ({str(error) or type(error).__name__}): is RabbitMQ "
                 "running there with the stream plugin?"
             ) from None
         except (exceptions.ServerError, AssertionError) as error:
@@ -157,7 +157,7 @@ class StreamClient(Client):
         self._on_loss()
 
     def _on_metadata_update(self, _: schema.MetadataUpdate) -> None:
-        """A stream lost its leader or was deleted: the server has forgotten who published and read it here."""
+        """A stream lost its leader or was deleted: the server has forgotten our publishers and subscriptions."""
         self.cut()
 
     def cut(self) -> None:
@@ -166,7 +166,7 @@ class StreamClient(Client):
             self._conn._writer.transport.abort()
 
     async def abandon(self) -> None:
-        """Drop the connection without a word to the server, which may be frozen."""
+        """Drop the connection without telling the server, which may be frozen."""
         self._is_not_closed = False
         for name in list(self._tasks):
             if self._tasks[name] is not asyncio.current_task():
@@ -178,7 +178,7 @@ class StreamClient(Client):
     def max_body_bytes(self) -> int:
         return self.frame_max - _ENVELOPE_BYTES
 
-    async def partitions(self, log: str) -> int:  # type: ignore[override]  # ours: a number, of plain streams
+    async def partitions(self, log: str) -> int:  # type: ignore[override]  # rstream's returns names
         """How many partitions a log has; 0: there is no such log."""
         names = [stream_name(log, number) for number in range(_MOST_PARTITIONS)]
         for pause_s in delays_s(_METADATA_ATTEMPTS, longest_s=0.5):
@@ -211,14 +211,14 @@ def offset_spec(kind: OffsetType, offset: int | None = None) -> schema.OffsetSpe
     return schema.OffsetSpec.from_params(kind, offset)
 
 
-# What a request may raise; a refused login closes the connection.
+# What a request may raise (a server that refuses a login closes the connection).
 FAILURES = (exceptions.ServerError, TimeoutError, OSError, ConnectionClosed)
 
 
 def to_broker_error(error: Exception, settings: StreamSettings, log: str) -> BrokerError:
     if isinstance(error, exceptions.StreamDoesNotExist):
         return no_such_channel("log", log, f"on {settings.url}")
-    # A stream without a leader (its server is just starting) is as good as a server that is away.
+    # A stream without a leader (its server is just starting) is as unreachable as its server.
     away = (TimeoutError, OSError, ConnectionClosed, exceptions.StreamNotAvailable, exceptions.LeaderNotAvailable)
     if isinstance(error, away):
         return Unreachable(f"{settings.url} does not answer (log {log!r})")

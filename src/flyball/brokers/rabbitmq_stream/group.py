@@ -4,7 +4,7 @@ RabbitMQ 3.10 has no groups on streams, and its own offset tracking puts entries
 (log, group, partition):
 
 * the **lock** queue has at most one, exclusive, consumer: the partition's owner. The server frees it the moment
-  the owner's connection is gone, whatever the reason;
+  the owner's connection ends, whatever the reason;
 * the **position** queue holds one persistent message, the next offset to read (`x-max-length` 1: a newer one
   pushes the older out).
 

@@ -1,7 +1,7 @@
 """Reads RabbitMQ streams by offset, synchronously and in bulk, on an event loop in a thread of its own.
 
-A thread, because whoever asks may be inside a running event loop, where another one cannot be run, or may be
-several threads at a time.
+A thread, because the caller may be inside a running event loop, where another one cannot be run, and there may be
+several calling threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def _next(chunks: AsyncGenerator[Chunk, None]) -> Chunk | None:
 
 
 async def _end(admin: StreamAdmin | None) -> None:
-    """Disconnect, and break off what a caller that was interrupted had asked for."""
+    """Disconnect, and cancel the requests of a caller that was interrupted."""
     if admin is not None:
         await admin.close()
     left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -71,11 +71,11 @@ class StreamLogReader:
                 ]
                 yield LogChunk(chunk.first, bodies)
         finally:
-            if self._loop is not None:  # else it was closed before the reading came to its end
+            if self._loop is not None:  # else the reader was closed before the end
                 self._run(chunks.aclose())
 
     def _open_admin(self) -> StreamAdmin:
-        if self._owner_pid != os.getpid():  # the lock may have been held when this process was forked
+        if self._owner_pid != os.getpid():  # the lock may have been locked when this process was forked
             self._opening = threading.Lock()
             self._admin, self._loop, self._owner_pid = None, None, os.getpid()
         with self._opening:

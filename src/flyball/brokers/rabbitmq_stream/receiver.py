@@ -1,8 +1,8 @@
 """Receiving from RabbitMQ streams as a member of a group.
 
 The server sends a stream in whole chunks, each for one credit. A few chunks per partition wait here undecoded; an
-entry is decoded when it is handed out, and a credit is returned when its chunk is used up. So the window holds
-exactly, and what waits is bounded by the credits.
+entry is decoded when it is handed out, and a credit is returned when its chunk is used up. So the window is
+exact, and what waits is bounded by the credits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Subscription:
 
 
 class StreamReceiver(LogReceiver):
-    """One member of a group. `find_logs` tells which logs match now, for patterns."""
+    """One member of a group. `find_logs` lists the logs that match a pattern now."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class StreamReceiver(LogReceiver):
         if self._find_logs is not None:
             self._start(self._discover(self._find_logs, set(logs)))
 
-    # --- told by the group's thread ---------------------------------------------------------------------------
+    # --- called by the group's thread -------------------------------------------------------------------------
 
     def on_gain(self, partition: Partition, position: int) -> None:
         self._loop.call_soon_threadsafe(lambda: self._start(self._begin(partition, position)))
@@ -105,7 +105,7 @@ class StreamReceiver(LogReceiver):
         task.add_done_callback(self._tasks.discard)
 
     async def _begin(self, partition: Partition, position: int) -> None:
-        """Subscribe, again and again if the server is away, until the partition is gone or we are closed."""
+        """Read a partition: subscribe, retrying while the server is away, until it is revoked or we are closed."""
         self._last_id = (self._last_id + 1) % 256
         subscription = _Subscription(partition, self._last_id, position)
         self._subscriptions[partition] = self._by_id[subscription.id] = subscription
@@ -136,7 +136,7 @@ class StreamReceiver(LogReceiver):
             return self._client
 
     def _on_connection_loss(self) -> None:
-        """The stream connection broke; partitions stay ours. Chunks that wait are still good: go on after them."""
+        """The stream connection broke; partitions stay ours. Chunks that wait stay valid: continue after them."""
         self._client = None
         for subscription in self._subscriptions.values():
             self._start(self._subscribe(subscription))
@@ -220,13 +220,13 @@ class StreamReceiver(LogReceiver):
     async def _write(self, positions: Mapping[Partition, int]) -> None:
         written = asyncio.Event()
         self._membership.store(positions, lambda: self._loop.call_soon_threadsafe(written.set))
-        # A connection that is lost meanwhile takes the partitions along: nobody is helped by waiting longer.
+        # With a lost connection the partitions are lost too: waiting longer would not help.
         with suppress(TimeoutError):
             async with asyncio.timeout(_WRITE_S):
                 await written.wait()
 
     async def _stop_reading(self, partition: Partition) -> int | None:
-        """Another member gets this partition: where it has to go on."""
+        """Stop, because another member gets this partition; returns the position where it continues."""
         subscription = self._subscriptions.pop(partition, None)
         if subscription is None:
             return None

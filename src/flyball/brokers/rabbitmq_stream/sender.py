@@ -1,11 +1,11 @@
 """Sending to RabbitMQ streams: a confirm a message, and repeats dropped by the server.
 
-A named producer's messages carry its sequence as publishing id (plus one: the server tells 0 for "none yet");
+A named producer's messages carry its sequence as publishing id (plus one: the server reports 0 for "none yet");
 each stream remembers the highest id of a name, durably, and drops what is not above it. So ids must leave in
 order: one batch at a time is written, though several may wait for confirms.
 
 **Watchdog.** If nothing was confirmed for half of `confirm_timeout_s`, another connection is opened; if that is
-not answered within the other half, what is out is given up as unconfirmed and the connection dropped.
+not answered within the other half, all messages in flight fail as unconfirmed and the connection is dropped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Batch:
 
 
 class StreamSender:
-    """Puts messages into the streams of one log; a key chooses the stream, else they are taken in turn."""
+    """Puts messages into the streams of one log; a key chooses the stream, else batches go round."""
 
     def __init__(self, settings: StreamSettings, log: str, partitions: int, producer: str | None) -> None:
         self._settings = settings
@@ -74,11 +74,11 @@ class StreamSender:
 
     @property
     def blocked(self) -> bool:
-        """The stream protocol has no word for it."""
+        """Always False: the stream protocol does not report back-pressure."""
         return False
 
     async def open(self) -> None:
-        """Connect, and learn what each stream already has of this producer."""
+        """Connect, and query what each stream already has of this producer."""
         if self._client is not None and self._client.is_connection_alive():
             return
         client = await StreamClient.open_to(self._settings, self._on_loss)
@@ -163,7 +163,7 @@ class StreamSender:
             await client.send_publish_frame(schema.Publish(number, messages))
 
     async def _wait_for_confirms(self, batch: _Batch) -> None:
-        """Wait for the batch, doubting a server that confirms nothing at all."""
+        """Wait for the batch; probe a server that confirms nothing at all."""
         waited_s, half_s = 0.0, self._settings.confirm_timeout_s / 2
         while not batch.done.is_set():
             before = self._confirms
@@ -193,7 +193,7 @@ class StreamSender:
         self._on_loss()
 
     def _on_loss(self) -> None:
-        """Nobody will confirm what is out: everything waiting is settled as unconfirmed."""
+        """The connection is lost: everything waiting is settled as unconfirmed."""
         self._client = None
         for waiting in self._waiting:
             for batch, index in waiting.values():
@@ -225,7 +225,8 @@ class StreamSender:
                 )
                 batch.settle(index, SendResult(batch.messages[index].id, error))
         if unknown and self._client is not None:
-            self._client.cut()  # a server that came back does not know us: the next connection tells it again
+            # A server that came back does not know this publisher: the next connection declares it again.
+            self._client.cut()
 
     def _unconfirmed(self) -> Unconfirmed:
         return Unconfirmed(
@@ -235,7 +236,7 @@ class StreamSender:
 
     def _too_large(self, size: int, limit: int) -> TooLarge:
         return TooLarge(
-            f"a message of {size} bytes is larger than {self._settings.url} takes: at most {limit} bytes "
+            f"a message of {size} bytes is too large for {self._settings.url}: at most {limit} bytes "
             "(the server's stream.frame_max)"
         )
 

@@ -52,7 +52,7 @@ class Topology:
         return sorted(self._channels.values(), key=lambda channel: channel.name)
 
     def outlets(self, channel: Channel) -> list[int]:
-        """Who is owed what is sent to the channel (as of the last refresh)."""
+        """The outlets that get what is sent to the channel (as of the last refresh)."""
         if channel.id not in self._outlets:
             self._outlets[channel.id] = [id for id, pattern in self._patterns if matches(pattern, channel.name)]
         return self._outlets[channel.id]
@@ -84,7 +84,7 @@ class Topology:
         return int(found[0])
 
     def group_outlet(self, db: sqlite3.Connection, pattern: str, group: str, start: Start) -> int:
-        matches(pattern, check_name(group))  # both are checked before anything is made
+        matches(pattern, check_name(group))  # check both before anything is created
         self.refresh(db)
         known = db.execute(
             "SELECT id FROM broker_outlets WHERE pattern = ? AND member_group = ?", (pattern, group)
@@ -120,8 +120,10 @@ class Topology:
         for table in ("broker_batches", "broker_partitions", "broker_producers"):
             db.execute(f"DELETE FROM {table} WHERE channel = ?", (channel.id,))
         db.execute("DELETE FROM broker_channels WHERE id = ?", (channel.id,))
-        gone = "(SELECT id FROM broker_outlets WHERE pattern = ?)"  # the queue's own, and groups on just this name
-        db.execute(f"DELETE FROM broker_receivers WHERE outlet IN {gone}", (name,))
+        outlets = (
+            "(SELECT id FROM broker_outlets WHERE pattern = ?)"  # the queue's own, and groups on just this name
+        )
+        db.execute(f"DELETE FROM broker_receivers WHERE outlet IN {outlets}", (name,))
         db.execute("DELETE FROM broker_outlets WHERE pattern = ?", (name,))
         _changed(db)
 
@@ -186,7 +188,7 @@ def _changed(db: sqlite3.Connection) -> None:
 
 
 def _enqueue_all(db: sqlite3.Connection, outlet: int, channel: Channel) -> None:
-    """A group that begins at the start of a log is owed every batch that is there."""
+    """Make every batch of a log wait for a group that begins at the start of it."""
     db.execute(
         "INSERT INTO broker_waiting SELECT ?, id, 0, count, 0 FROM broker_batches WHERE channel = ?",
         (outlet, channel.id),

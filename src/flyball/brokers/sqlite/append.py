@@ -1,7 +1,7 @@
 """Storing messages in a SQLite broker: into batches, past what a producer already sent, within limits.
 
-All inside the caller's transaction, so a batch, the debts of its outlets, the producer's sequence and the offsets
-become true together or not at all.
+All inside the caller's transaction, so a batch, the backlogs of its outlets, the producer's sequence and the
+offsets change together or not at all.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from flyball.brokers.port import Message
 from flyball.brokers.sqlite.admin import Channel, Topology
 from flyball.brokers.sqlite.codec import encode
 
-_MOST_BYTES = 1 << 20  # of bodies in one batch: what one small claim may have to read
+_MOST_BYTES = 1 << 20  # of bodies in one batch: a small claim may have to read all of it
 _MOST_MESSAGES = 4096
 _MOST_DROPPED = 64  # batches retention removes at once, so that no append waits long
 
@@ -31,7 +31,7 @@ class Chunk:
     data: bytes
 
     def after(self, position: int) -> Chunk | None:
-        """What is left when everything up to a position was stored by an earlier call."""
+        """The rest, when everything up to a position was stored by an earlier call."""
         if self.positions[0] > position:
             return self
         keep = [at for at in range(len(self.positions)) if self.positions[at] > position]
@@ -73,7 +73,7 @@ def _chunk(partition: int, pairs: Sequence[tuple[int, Message]]) -> Chunk:
 
 @dataclass(slots=True)
 class AppendResult:
-    """What one transaction did: chunks with the offset they begin at, chunks that did not fit, whom to wake."""
+    """The result of one transaction: chunks with their first offset, chunks that did not fit, outlets to wake."""
 
     known: int = -1
     stored: list[tuple[Chunk, int]] = field(default_factory=list)
@@ -154,7 +154,7 @@ def last_sequence(db: sqlite3.Connection, channel: Channel, producer: str) -> in
 
 
 def trim(db: sqlite3.Connection, topology: Topology, channel: Channel, *, everything: bool = False) -> int:
-    """Drop from a log what its retention no longer keeps (or everything); the number of messages dropped."""
+    """Drop the records of a log that are beyond its retention (or everything); returns their number."""
     if channel.max_bytes is None and channel.retention_s is None and not everything:
         return 0
     oldest_s = -1.0 if channel.retention_s is None else time.time() - channel.retention_s
@@ -182,13 +182,13 @@ def _drop(
 ) -> None:
     for outlet in topology.outlets(channel):
         waiting = _delete(db, "broker_waiting WHERE outlet = ? AND batch = ?", outlet, batch)
-        # What a receiver holds is gone too: it may finish with it, but nothing is owed any more.
-        held_by = "(SELECT id FROM broker_receivers WHERE outlet = ?)"
-        held = _delete(db, f"broker_claimed WHERE receiver IN {held_by} AND batch = ?", outlet, batch)
+        # Claims of the batch are deleted too: a receiver may finish its messages, and settles nothing with that.
+        receivers = "(SELECT id FROM broker_receivers WHERE outlet = ?)"
+        claimed = _delete(db, f"broker_claimed WHERE receiver IN {receivers} AND batch = ?", outlet, batch)
         db.execute(
             "UPDATE broker_backlogs SET waiting = waiting - ?, unsettled = unsettled - ? "
             "WHERE outlet = ? AND channel = ?",
-            (waiting, waiting + held, outlet, channel.id),
+            (waiting, waiting + claimed, outlet, channel.id),
         )
     remove_batch(db, batch)
     db.execute(

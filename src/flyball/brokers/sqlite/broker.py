@@ -2,12 +2,12 @@
 
     durability=power      (default) what was confirmed survives kill -9 and power loss: an fsync before each answer
     durability=process    survives kill -9 only: faster on slow disks
-    blocked_timeout_s=30  how long a sender waits for room in a full queue before it gives up
+    blocked_timeout_s=30  how long a sender waits for space in a full queue before it fails
     busy_timeout_s=10     how long to wait for other processes that write
-    lease_s=10            after which the messages of a receiver that went silent return
+    lease_s=10            after which the messages of a receiver whose process hangs return
     max_body_bytes=16777216
 
-All work on the file happens in two threads, one that writes (`sqlite_writer`: group commit) and one that reads.
+All work on the file happens in two threads, one that writes (`writer`: group commit) and one that reads.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def connect(url: BrokerUrl) -> Broker:
     url.check_options(*OPTIONS)
     durability = url.options.get("durability", "power")
     if durability not in ("power", "process"):
-        raise InvalidValue(f"option durability of {url} has to be power or process, not {durability!r}")
+        raise InvalidValue(f"option durability of {url} must be power or process, got {durability!r}")
     return SqliteBroker(url, await Session.open(url))
 
 
@@ -96,7 +96,7 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
         return await self._session.run_in_read_thread(lambda: self._log(log).bounds(partition))
 
     def _log(self, log: str) -> SqliteLogReader:
-        """One reader a log, kept open, used in the reading thread only."""
+        """One open reader for each log, used in the reading thread only."""
         if log not in self._logs:
             self._logs[log] = SqliteLogReader(self._url, log)
         return self._logs[log]

@@ -1,10 +1,10 @@
-"""Who holds which messages of an outlet: claims, acknowledgements, returns, and the leases behind them.
+"""Which receiver has which messages of an outlet: claims, acknowledgements, returns, and leases.
 
 A receiver is a row with a lease that its process renews. Its number is the token of its claims: when the lease
-runs out or the process is gone, the row is deleted and its ranges wait again, so a receiver that was paused
-meanwhile finds its number gone and cannot acknowledge what somebody else now holds. Numbers are never used twice.
+runs out or the process has ended, the row is deleted and its ranges wait again, so a receiver that was paused
+meanwhile finds its number deleted and cannot acknowledge what another one has claimed. Numbers are never reused.
 
-Leases are measured on the machine's monotonic clock, which all its processes share and nobody sets; after a
+Leases are measured on the machine's monotonic clock, which all its processes share and which is never set; after a
 restart of the machine (another boot id) every older lease is void.
 """
 
@@ -30,11 +30,11 @@ class Range(NamedTuple):
 
 
 class LeaseExpired(Exception):
-    """The receiver's lease had run out: what it held belongs to others now."""
+    """The receiver's lease had run out: others may have claimed its messages."""
 
 
 def machine() -> str:
-    """This boot of this machine, and whose process numbers we see (containers have their own)."""
+    """This boot of this machine and its namespace of process numbers (containers have their own)."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -59,7 +59,7 @@ def renew(db: sqlite3.Connection, receivers: Iterable[int], lease_s: float) -> N
 
 
 def expired_receivers(db: sqlite3.Connection, outlet: int) -> list[int]:
-    """Receivers of an outlet that will never settle what they hold."""
+    """Receivers of an outlet whose lease has run out or whose process has ended."""
     here, now = machine(), time.monotonic()
     return [
         receiver
@@ -81,14 +81,14 @@ def _runs(process: int) -> bool:
 
 
 def remove_receiver(db: sqlite3.Connection, receiver: int) -> None:
-    """What a receiver held waits again; its number is void."""
+    """Delete a receiver; what it had claimed waits again."""
     row = db.execute("DELETE FROM broker_receivers WHERE id = ? RETURNING outlet", (receiver,)).fetchone()
     if row is None:
         return
-    held = db.execute(
+    claims = db.execute(
         "DELETE FROM broker_claimed WHERE receiver = ? RETURNING batch, low, high, attempts", (receiver,)
     ).fetchall()
-    _requeue(db, row[0], [Range(*claim) for claim in held])
+    _requeue(db, row[0], [Range(*claim) for claim in claims])
 
 
 def has_waiting(db: sqlite3.Connection, outlet: int) -> bool:
@@ -96,13 +96,13 @@ def has_waiting(db: sqlite3.Connection, outlet: int) -> bool:
 
 
 def claim(db: sqlite3.Connection, receiver: int, outlet: int, limit: int, check_expired: bool) -> list[Range]:
-    """Up to `limit` messages for a receiver, oldest first."""
+    """Claim up to `limit` messages for a receiver, oldest first."""
     _check_lease(db, receiver)
     if check_expired:
-        for gone in expired_receivers(db, outlet):
-            if gone != receiver:
-                remove_receiver(db, gone)
-    taken: list[Range] = []
+        for expired in expired_receivers(db, outlet):
+            if expired != receiver:
+                remove_receiver(db, expired)
+    claimed: list[Range] = []
     left = limit
     for batch, low, high, attempts in db.execute(
         "SELECT batch, low, high, attempts FROM broker_waiting WHERE outlet = ? ORDER BY batch, low LIMIT ?",
@@ -115,18 +115,18 @@ def claim(db: sqlite3.Connection, receiver: int, outlet: int, limit: int, check_
         if cut < high:
             db.execute("INSERT INTO broker_waiting VALUES (?, ?, ?, ?, ?)", (outlet, batch, cut, high, attempts))
         db.execute("INSERT INTO broker_claimed VALUES (?, ?, ?, ?, ?)", (receiver, batch, low, cut, attempts + 1))
-        taken.append(Range(batch, low, cut, attempts + 1))
+        claimed.append(Range(batch, low, cut, attempts + 1))
         left -= cut - low
-    for channel, count in _by_channel(db, taken).items():
+    for channel, count in _by_channel(db, claimed).items():
         db.execute(
             "UPDATE broker_backlogs SET waiting = waiting - ? WHERE outlet = ? AND channel = ?",
             (count, outlet, channel),
         )
-    return taken
+    return claimed
 
 
 def settle(db: sqlite3.Connection, receiver: int, outlet: int, spans: Sequence[tuple[int, int, int]]) -> None:
-    """Acknowledge (batch, low, high) spans; a queue's batch that nobody is owed any more is removed."""
+    """Acknowledge (batch, low, high) spans; a queue's batch that no outlet needs any more is removed."""
     _check_lease(db, receiver)
     _settle_parts(db, outlet, _unclaim(db, receiver, spans))
 
@@ -134,26 +134,26 @@ def settle(db: sqlite3.Connection, receiver: int, outlet: int, spans: Sequence[t
 def return_spans(
     db: sqlite3.Connection, receiver: int, outlet: int, spans: Sequence[tuple[int, int, int]]
 ) -> None:
-    """Spans that wait again, at their old place."""
+    """Return spans, which wait again at their old position."""
     _check_lease(db, receiver)
     _requeue(db, outlet, _unclaim(db, receiver, spans))
 
 
 def purge(db: sqlite3.Connection, outlet: int) -> int:
     """Drop what waits at an outlet; the number of messages dropped."""
-    gone = [
+    purged = [
         Range(*row)
         for row in db.execute(
             "DELETE FROM broker_waiting WHERE outlet = ? RETURNING batch, low, high, attempts", (outlet,)
         ).fetchall()
     ]
-    for channel, count in _by_channel(db, gone).items():
+    for channel, count in _by_channel(db, purged).items():
         db.execute(
             "UPDATE broker_backlogs SET waiting = waiting - ? WHERE outlet = ? AND channel = ?",
             (count, outlet, channel),
         )
-    _settle_parts(db, outlet, gone)
-    return sum(part.high - part.low for part in gone)
+    _settle_parts(db, outlet, purged)
+    return sum(part.high - part.low for part in purged)
 
 
 def _check_lease(db: sqlite3.Connection, receiver: int) -> None:
@@ -163,7 +163,7 @@ def _check_lease(db: sqlite3.Connection, receiver: int) -> None:
 
 def _unclaim(db: sqlite3.Connection, receiver: int, spans: Sequence[tuple[int, int, int]]) -> list[Range]:
     """Take spans out of a receiver's claims, splitting claims that are only partly named."""
-    taken = []
+    released = []
     for batch, low, high in spans:
         for start, end, attempts in db.execute(
             "SELECT low, high, attempts FROM broker_claimed "
@@ -179,12 +179,12 @@ def _unclaim(db: sqlite3.Connection, receiver: int, spans: Sequence[tuple[int, i
                         "INSERT INTO broker_claimed VALUES (?, ?, ?, ?, ?)",
                         (receiver, batch, rest_low, rest_high, attempts),
                     )
-            taken.append(Range(batch, max(start, low), min(end, high), attempts))
-    return taken
+            released.append(Range(batch, max(start, low), min(end, high), attempts))
+    return released
 
 
 def _settle_parts(db: sqlite3.Connection, outlet: int, parts: Sequence[Range]) -> None:
-    """The outlet no longer owes these to anybody."""
+    """Count parts as settled by the outlet; remove batches that every outlet has settled."""
     for channel, count in _by_channel(db, parts).items():
         db.execute(
             "UPDATE broker_backlogs SET unsettled = unsettled - ? WHERE outlet = ? AND channel = ?",
@@ -194,7 +194,7 @@ def _settle_parts(db: sqlite3.Connection, outlet: int, parts: Sequence[Range]) -
     for part in parts:
         settled[part.batch] = settled.get(part.batch, 0) + part.high - part.low
     for batch, count in settled.items():
-        # A log owes nothing to anybody (owed is 0 from the start), so its batches never match.
+        # `owed` is 0 from the start in a log, so its batches never match.
         row = db.execute(
             "UPDATE broker_batches SET owed = owed - ? WHERE id = ? AND owed > 0 "
             "RETURNING owed, channel, bytes, count",
@@ -219,7 +219,7 @@ def _requeue(db: sqlite3.Connection, outlet: int, parts: Sequence[Range]) -> Non
 
 
 def _by_channel(db: sqlite3.Connection, parts: Sequence[Range]) -> dict[int, int]:
-    """Messages of the ranges by channel. (A batch that retention removes takes its ranges with it.)"""
+    """Messages of the ranges by channel. (Retention removes a batch together with its ranges.)"""
     counts: dict[int, int] = {}
     for part in parts:
         (channel,) = db.execute("SELECT channel FROM broker_batches WHERE id = ?", (part.batch,)).fetchone()

@@ -1,4 +1,4 @@
-"""One open SQLite broker file: its two threads, what they share, and who has to be woken."""
+"""One open SQLite broker file: its two threads, what they share, and the receivers to wake."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ class Session:
                 sqlite_append.trim(db, self.topology, channel)
 
     async def write(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Do it in a transaction that is on the disk when this returns."""
+        """Run a job in a transaction that is on the disk when this returns."""
         return await self.writer.do(job, durable=True)
 
     async def write_relaxed(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Do it in a transaction that a power failure may undo: claims and acknowledgements.
+        """Run a job in a transaction that a power failure may undo: claims and acknowledgements.
 
-        Then messages are delivered again. A transaction that reaches the disk takes all before it along.
+        Then messages are delivered again. A durable transaction also writes all before it.
         """
         return await self.writer.do(job, durable=False)
 
     async def read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Read without waiting for those who write."""
+        """Run a query without waiting for writers."""
         return await self._read_thread.do(query)
 
     async def run_in_read_thread(self, work: Callable[[], Result]) -> Result:

@@ -1,4 +1,4 @@
-"""Reading a log of a SQLite broker by offset, synchronously: no event loop, any process, nothing taken away.
+"""Reading a log of a SQLite broker by offset, synchronously: no event loop, any process, nothing is removed.
 
 No read transaction is kept open between chunks, so a slow reader never stops the file's log from being emptied.
 """
@@ -95,7 +95,7 @@ class SqliteLogReader:
         return channel
 
     def _describe(self) -> tuple[int, int]:
-        # Asked every time: the log may have been deleted and made anew, with another number.
+        # Queried every time: the log may have been deleted and declared again, with another number.
         rows = self._query("SELECT id, partitions, kind FROM broker_channels WHERE name = ?", self._log)
         if not rows:
             raise no_such_channel("log", self._log, f"in {self._path}")

@@ -18,7 +18,7 @@ from flyball.brokers.sqlite.claims import LeaseExpired, Range
 from flyball.brokers.sqlite.codec import Batch
 from flyball.brokers.sqlite.connection import Session
 
-_CACHE_BYTES = 16 << 20  # of batches that a small window comes back to
+_CACHE_BYTES = 16 << 20  # of batches of which a small window claims parts
 _EXPIRY_CHECK_S = 0.25
 _SHORTEST_POLL_S, _LONGEST_POLL_S = 0.001, 0.02
 
@@ -32,19 +32,19 @@ class _Loaded:
 
 
 class SqliteReceiver(BaseReceiver):
-    """Messages of this process wake it; those of others it finds by looking every 1 to 20 ms."""
+    """Messages of this process wake it; it polls for those of others every 1 to 20 ms."""
 
     def __init__(self, session: Session, outlet: int, window: int) -> None:
         super().__init__(window)
         self._session, self._outlet = session, outlet
-        self._number = 0  # of our lease; see sqlite_claims
+        self._number = 0  # of our lease; see `claims`
         self._tags = itertools.count(1)
         self._positions: dict[int, tuple[int, int]] = {}  # tag → (batch, index in it)
         self._loaded: OrderedDict[int, _Loaded] = OrderedDict()
         self._loaded_bytes = 0
         self._parked: deque[Delivery] = deque()  # claimed for a `receive` that was cancelled
         self._claiming: asyncio.Task[list[Delivery]] | None = None
-        self._likely = True  # that something waits, so that looking first would be wasted
+        self._likely = True  # that something waits, so that a query first would be wasted
         self._last_expiry_check_s = -1.0
         self._poll_s = _SHORTEST_POLL_S
 
@@ -59,7 +59,7 @@ class SqliteReceiver(BaseReceiver):
 
     async def _fetch(self, limit: int) -> Sequence[Delivery]:
         if not self._parked:
-            # A caller who gives up waiting must not take messages with him: the claim goes on and is parked.
+            # A `receive` that is cancelled must not lose messages: the claim completes and is parked.
             if self._claiming is None:
                 self._claiming = asyncio.create_task(self._claim(limit))
             claimed = await asyncio.shield(self._claiming)
@@ -124,7 +124,7 @@ class SqliteReceiver(BaseReceiver):
             self._loaded_bytes -= oldest.batch.size_bytes
 
     async def _register_again(self) -> None:
-        """Our lease ran out (a long pause): what we held belongs to others, and we start with nothing."""
+        """Register anew after our lease ran out (a long pause): others may have claimed our messages."""
         self._session.wakes.pop(self._number, None)
         self._parked.clear()
         self._positions.clear()
@@ -148,10 +148,10 @@ class SqliteReceiver(BaseReceiver):
         try:
             await self._session.write_relaxed(lambda db: settle(db, number, outlet, spans))
         except LeaseExpired:
-            if number == self._number:  # else somebody has begun again already
+            if number == self._number:  # else it was registered again already
                 await self._register_again()
 
-    async def _release(self, unsettled: Sequence[Delivery]) -> None:  # noqa: ARG002  all we hold returns
+    async def _release(self, unsettled: Sequence[Delivery]) -> None:  # noqa: ARG002  all claims return
         if self._claiming is not None:
             await self._claiming
         number = self._number
@@ -169,7 +169,7 @@ def _may_claim(db: sqlite3.Connection, outlet: int, check_expired: bool) -> bool
 def _claim_and_load(
     db: sqlite3.Connection, receiver: int, outlet: int, limit: int, check_expired: bool, known: set[int]
 ) -> tuple[list[Range], list[tuple[int, bytes, str, int | None, int]]]:
-    """Claim, and bring the batches that the receiver does not have yet."""
+    """Claim, and load the batches that the receiver does not have yet."""
     ranges = sqlite_claims.claim(db, receiver, outlet, limit, check_expired)
     fetched = []
     for batch in {claimed.batch for claimed in ranges} - known:

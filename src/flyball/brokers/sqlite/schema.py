@@ -1,10 +1,10 @@
-"""The tables of the SQLite broker, how a file is opened, and what its errors mean in our words.
+"""The tables of the SQLite broker, how a file is opened, and its errors as errors of the port.
 
 Messages lie in *batches*: one row of figures in `broker_batches`, one value in `broker_payloads` (apart, because
-SQLite rewrites a whole row when one of its figures changes). Queues and logs differ only in who removes batches:
+SQLite rewrites a whole row when one of its figures changes). Queues and logs differ only in what removes batches:
 acknowledgements, or retention.
 
-An *outlet* is whoever is owed messages: a queue itself, or a group on a pattern. What an outlet has to deliver are
+An *outlet* is what messages are delivered to: a queue itself, or a group on a pattern. What waits at an outlet are
 ranges of batches, in `broker_waiting`; a receiver's claim moves a range to `broker_claimed`, an acknowledgement
 removes it, a return moves it back. So the cost of a claim or an acknowledgement depends on the number of ranges it
 touches, never on how many messages are stored; totals are kept as counters, nothing is ever counted.
@@ -136,18 +136,18 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def to_broker_error(error: sqlite3.Error, path: Path) -> BrokerError:
-    """The error of the port that fits, as one sentence."""
+    """The port's error for an error of SQLite."""
     code = getattr(error, "sqlite_errorcode", None)
     code = None if code is None else code & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return Blocked(
-            f"no room left for {path} on its disk: nothing of this call was stored; free some, send again"
+            f"no space left for {path} on its disk: nothing of this call was stored; free some and send again"
         )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return Blocked(f"another process keeps {path} locked: try again, or see what holds it")
+        return Blocked(f"another process keeps {path} locked: try again, or find that process")
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return Unreachable(
-            f"{path} is no SQLite file, or is damaged ({error}): use another file or restore this one"
+            f"{path} is not a SQLite file, or is damaged ({error}): use another file or restore this one"
         )
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         return Unreachable(f"{path} cannot be opened for writing ({error}): check its permissions and folder")

@@ -22,7 +22,7 @@ from flyball.errors import InvalidValue
 class SqliteSender:
     def __init__(self, session: Session, channel: Channel, producer: str | None) -> None:
         self._session, self._channel, self._producer = session, channel, producer
-        # Messages without a key go round the partitions, batch by batch; senders begin at different places.
+        # Messages without a key go round the partitions, batch by batch; senders begin at different ones.
         self._keyless = itertools.count(os.getpid())
         self._most_bytes = session.max_body_bytes
         self._waiting = 0

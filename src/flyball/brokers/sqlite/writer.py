@@ -1,8 +1,8 @@
 """One thread that does all writing to one SQLite file, sharing commits.
 
-Whatever is asked for while a commit is being written to the disk goes into the next transaction together: one
+All jobs that arrive while a commit is being written to the disk go into the next transaction together: one
 fsync for many callers (group commit). A job is a function of the connection. If a transaction fails, its jobs are
-done again one by one, so that each caller hears of his own failure only.
+done again one by one, so that each caller gets its own failure only.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Writer:
                     self._connection.execute("ROLLBACK")
             if len(jobs) == 1:
                 return [to_broker_error(error, self._path) if isinstance(error, sqlite3.Error) else error]
-            if isinstance(error, Blocked):  # the lock was not to be had: it would be the same for each
+            if isinstance(error, Blocked):  # the file is locked: it would be the same for each
                 return [error] * len(jobs)
         return [result for job in jobs for result in self._run_jobs([job])]
 
@@ -115,7 +115,7 @@ class Writer:
         return results
 
     def _begin(self) -> None:
-        # Short, jittered steps: SQLite's own waiting grows to 100 ms, and a busy file would starve us.
+        # Short, jittered steps: SQLite's own waiting grows to 100 ms, and a busy file would starve this writer.
         deadline = time.monotonic() + self._busy_timeout_s
         attempts = max(1, int(self._busy_timeout_s / 0.005) + 16)
         for wait_s in delays_s(attempts, first_s=0.0002, longest_s=0.01):
