@@ -93,16 +93,16 @@ class KafkaAdmin:
     def topics(self) -> dict[str, int]:
         """All topics of users, and how many partitions each has."""
         try:
-            known = self._client.list_topics(timeout=_REQUEST_S).topics
+            topics = self._client.list_topics(timeout=_REQUEST_S).topics
         except KafkaException as error:
             raise exception_to_broker_error(error, self._settings) from None
-        return {name: len(topic.partitions) for name, topic in known.items() if not name.startswith("__")}
+        return {name: len(topic.partitions) for name, topic in topics.items() if not name.startswith("__")}
 
     def partitions(self, topic: str) -> int:
-        found = self.topics().get(topic, 0)
-        if not found:
+        count = self.topics().get(topic, 0)
+        if not count:
             raise no_such_channel("log", topic, f"on {self._settings.url}")
-        return found
+        return count
 
     def bounds(self, topic: str) -> list[tuple[int, int]]:
         """(first offset still there, offset the next record will get) of each partition."""
@@ -159,9 +159,9 @@ class KafkaAdmin:
         """Wait until the brokers know a new topic, a moment after the controller has created it."""
         deadline = time.monotonic() + _REQUEST_S
         while True:
-            found = self.topics().get(topic, 0)
-            if found or time.monotonic() > deadline:
-                return found
+            count = self.topics().get(topic, 0)
+            if count or time.monotonic() > deadline:
+                return count
             time.sleep(0.02)
 
     def delete(self, topic: str) -> None:
@@ -217,8 +217,8 @@ class KafkaAdmin:
         Otherwise a message sent between subscribing and the first fetch would be missed. Offsets can be set only
         for a group without members; otherwise returns those at which this member begins by itself.
         """
-        known = self.topics()
-        partitions = [(topic, number) for topic in topics for number in range(known.get(topic, 0))]
+        counts = self.topics()
+        partitions = [(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
         begun = self._committed(group, partitions)
         ends = self._offsets(
             [partition for partition in partitions if partition not in begun], _OFFSET_SPEC.latest()
@@ -253,15 +253,15 @@ class KafkaAdmin:
         def ask() -> list[TopicPartition]:
             try:
                 with self._observer_lock:
-                    found = self._observer_of(group).committed(request, timeout=_REQUEST_S)
+                    offsets = self._observer_of(group).committed(request, timeout=_REQUEST_S)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                     return []
                 raise
-            for each in found:
+            for each in offsets:
                 if each.error is not None:
                     raise KafkaException(each.error)
-            return found
+            return offsets
 
         committed = self._retry_transient(ask, group)
         return {(each.topic, each.partition): each.offset for each in committed if each.offset >= 0}

@@ -165,8 +165,8 @@ def unconfirmed(settings: KafkaSettings, waited_s: float) -> Unconfirmed:
 
 
 def too_large(settings: KafkaSettings, channel: str | None, size: int | None = None) -> TooLarge:
-    given = "a message" if size is None else f"a message of {size} bytes"
+    what = "a message" if size is None else f"a message of {size} bytes"
     where = f" for {channel!r}" if channel else ""
     return TooLarge(
-        f"{given}{where} is too large for {settings.url}: at most {settings.max_body_bytes} bytes of body"
+        f"{what}{where} is too large for {settings.url}: at most {settings.max_body_bytes} bytes of body"
     )

@@ -48,10 +48,10 @@ class StoredSequences:
     def last(self) -> int | None:
         """The highest number."""
         with KafkaLogReader(self._settings.url, self._topic) as reader:
-            found = [
+            last_numbers = [
                 max(self._read_backwards(reader, number), default=None) for number in range(reader.partitions())
             ]
-        return max((number for number in found if number is not None), default=None)
+        return max((number for number in last_numbers if number is not None), default=None)
 
     def since(self, sequence: int) -> set[int]:
         """The numbers from that one on."""

@@ -111,17 +111,17 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
         return channel.records[partition]
 
     async def _declare(self, spec: ChannelSpec) -> None:
-        known = self._hub.channels.get(spec.name)
-        if known is not None:
-            spec.check_same(known.kind, known.partitions)
+        existing = self._hub.channels.get(spec.name)
+        if existing is not None:
+            spec.check_same(existing.kind, existing.partitions)
             return
-        made = Channel(spec.name, spec.kind, spec.partitions, spec.max_bytes, spec.retention_s)
-        self._hub.channels[spec.name] = made
+        new_channel = Channel(spec.name, spec.kind, spec.partitions, spec.max_bytes, spec.retention_s)
+        self._hub.channels[spec.name] = new_channel
         if spec.kind == "queue":
             self._hub.queues[spec.name] = Outlet(spec.name)
         else:
-            made.records = [deque() for _ in range(spec.partitions)]
-            made.next_offset = [0] * spec.partitions
+            new_channel.records = [deque() for _ in range(spec.partitions)]
+            new_channel.next_offset = [0] * spec.partitions
 
     async def delete(self, channel: str) -> None:
         removed = self._hub.channels.pop(check_name(channel), None)
@@ -136,14 +136,14 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
             waiter.set()
 
     async def purge(self, channel: str) -> int | None:
-        found = self._hub.channel(channel)
-        if found.kind == "log":
-            count = sum(len(records) for records in found.records)
-            for records in found.records:
+        stored_channel = self._hub.channel(channel)
+        if stored_channel.kind == "log":
+            count = sum(len(records) for records in stored_channel.records)
+            for records in stored_channel.records:
                 for stored in records:
                     stored.dropped = True
                 records.clear()
-            found.stored_bytes = 0
+            stored_channel.stored_bytes = 0
             return count
         outlet = self._hub.queues[channel]
         waiting, outlet.waiting = outlet.waiting, []
@@ -152,7 +152,7 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
         return len(waiting)
 
     async def depth(self, channel: str, group: str | None = None) -> int:
-        found = self._hub.channel(channel)
+        stored_channel = self._hub.channel(channel)
         if group is not None:
             mine = [
                 outlet
@@ -160,24 +160,30 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
                 if name == group and matches(pattern, channel)
             ]
             return sum(outlet.unsettled[channel] for outlet in mine)
-        if found.kind == "queue":
+        if stored_channel.kind == "queue":
             return len(self._hub.queues[channel].waiting)
-        self._hub.trim(found)
-        return sum(len(records) for records in found.records)
+        self._hub.trim(stored_channel)
+        return sum(len(records) for records in stored_channel.records)
 
     async def oldest_age_s(self, channel: str) -> float | None:
-        found = self._hub.channel(channel)
-        if found.kind == "queue":
+        stored_channel = self._hub.channel(channel)
+        if stored_channel.kind == "queue":
             waiting = self._hub.queues[channel].waiting
             oldest = [waiting[0][1]] if waiting else []
         else:
-            oldest = [records[0] for records in found.records if records]
+            oldest = [records[0] for records in stored_channel.records if records]
         return max((time.time() - stored.stored_time_s for stored in oldest), default=None)
 
     async def channels(self) -> list[ChannelInfo]:
         return [
-            ChannelInfo(name, found.kind, found.partitions, await self.depth(name), await self.oldest_age_s(name))
-            for name, found in sorted(self._hub.channels.items())
+            ChannelInfo(
+                name,
+                stored_channel.kind,
+                stored_channel.partitions,
+                await self.depth(name),
+                await self.oldest_age_s(name),
+            )
+            for name, stored_channel in sorted(self._hub.channels.items())
         ]
 
     async def close(self) -> None:
@@ -199,12 +205,12 @@ class _MemorySender:
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         channel = self._hub.channel(self._name)
-        known = self._last_sequence(channel, sequence)
+        last_sequence = self._last_sequence(channel, sequence)
         keyless = next(self._hub.keyless) % channel.partitions
         deadline = time.monotonic() + self._blocked_timeout_s
         results = []
         for index, message in enumerate(messages):
-            if known is not None and sequence is not None and sequence + index <= known:
+            if last_sequence is not None and sequence is not None and sequence + index <= last_sequence:
                 results.append(SendResult(message.id, duplicate=True))
             elif len(message.body) > self._max_body_bytes:
                 results.append(SendResult(message.id, too_large(message, self._max_body_bytes)))

@@ -83,10 +83,10 @@ class Hub:
         self.keyless = itertools.count()
 
     def channel(self, name: str) -> Channel:
-        found = self.channels.get(check_name(name))
-        if found is None:
+        channel = self.channels.get(check_name(name))
+        if channel is None:
             raise no_such_channel("queue or log", name, "in this memory broker")
-        return found
+        return channel
 
     def outlets(self, channel: str) -> list[Outlet]:
         own = [self.queues[channel]] if channel in self.queues else []

@@ -111,8 +111,8 @@ class Link:
 
     @property
     def server_version(self) -> str:
-        known = getattr(self._connection, "server_properties", None) or {}
-        return str(known.get("version", ""))
+        properties = getattr(self._connection, "server_properties", None) or {}
+        return str(properties.get("version", ""))
 
     async def wait_unblocked(self, timeout_s: float) -> bool:
         """Wait while the broker applies back-pressure; False if it still does."""

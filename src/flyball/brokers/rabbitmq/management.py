@@ -29,14 +29,14 @@ class Management:
     @classmethod
     def of(cls, url: BrokerUrl) -> Management:
         """From the option `management`: a port on the broker's host, or an http(s) address."""
-        given = url.options["management"]
-        if given.isdecimal():
+        address = url.options["management"]
+        if address.isdecimal():
             host = url.hosts[0][0] if url.hosts else "localhost"
-            given = f"http://[{host}]:{given}" if ":" in host else f"http://{host}:{given}"
-        elif not given.startswith(("http://", "https://")):
-            raise InvalidValue(f"management in {url} must be a port or begin with http://, got {given!r}")
+            address = f"http://[{host}]:{address}" if ":" in host else f"http://{host}:{address}"
+        elif not address.startswith(("http://", "https://")):
+            raise InvalidValue(f"management in {url} must be a port or begin with http://, got {address!r}")
         login = f"{url.user or 'guest'}:{url.password or 'guest'}"
-        return cls(given.rstrip("/"), "Basic " + base64.b64encode(login.encode()).decode())
+        return cls(address.rstrip("/"), "Basic " + base64.b64encode(login.encode()).decode())
 
     def queues(self, vhost: str) -> list[str]:
         """The names of all queues of a virtual host. Waits for the answer: call it in a thread."""
@@ -47,8 +47,8 @@ class Management:
     def counting(self, vhost: str, queue: str, *, version: str) -> DeliveryCounting:
         """How this queue counts deliveries. Waits for the answer: call it in a thread."""
         columns = "type,arguments,effective_policy_definition"
-        found = self._get(f"/api/queues/{quote(vhost, safe='')}/{quote(queue, safe='')}?columns={columns}")
-        return counting(found, version)
+        report = self._get(f"/api/queues/{quote(vhost, safe='')}/{quote(queue, safe='')}?columns={columns}")
+        return counting(report, version)
 
     def _get(self, path: str) -> Any:
         # `of` has checked the scheme: http or https, never a file.
@@ -85,9 +85,9 @@ def counting(queue: Mapping[str, Any], version: str) -> DeliveryCounting:
     if queue.get("type") != "quorum":
         return DeliveryCounting(counts=False)
     # Erlang has one empty list for an object and an array.
-    given = (queue.get("arguments") or {}).get("x-delivery-limit")
-    by_policy = (queue.get("effective_policy_definition") or {}).get("delivery-limit")
-    limits = [limit for limit in (given, by_policy) if isinstance(limit, int)]
+    own_limit = (queue.get("arguments") or {}).get("x-delivery-limit")
+    policy_limit = (queue.get("effective_policy_definition") or {}).get("delivery-limit")
+    limits = [limit for limit in (own_limit, policy_limit) if isinstance(limit, int)]
     if not limits and version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 4:
         limits = [_DEFAULT_LIMIT]
     limits = [limit for limit in limits if limit >= 0]  # below 0: no limit

@@ -163,10 +163,10 @@ class RabbitReceiver(BaseReceiver):
         if self._finished is not None:
             foreign = self._foreign
             if foreign:
-                ids = [one.message.id for one in deliveries if one.tag not in foreign]
-                foreign.difference_update([one.tag for one in deliveries])
+                ids = [delivery.message.id for delivery in deliveries if delivery.tag not in foreign]
+                foreign.difference_update([delivery.tag for delivery in deliveries])
             else:
-                ids = [one.message.id for one in deliveries]
+                ids = [delivery.message.id for delivery in deliveries]
             self._finished.add(ids, time.monotonic())
         if self._switch.deferred_acks is not None:
             self._switch.deferred_acks += deliveries
@@ -179,7 +179,7 @@ class RabbitReceiver(BaseReceiver):
         if channel is None or not channel.is_open:
             return  # they went back with the lost channel and will be delivered again
         base = self._base
-        tags = sorted([one.tag for one in deliveries if one.tag > base])
+        tags = sorted([delivery.tag for delivery in deliveries if delivery.tag > base])
         # Deliveries are handed out and kept in the order of their tags.
         oldest_open = min(
             next(iter(self._in_flight), _NO_TAG),
@@ -201,10 +201,10 @@ class RabbitReceiver(BaseReceiver):
         if channel is None or not channel.is_open:
             return
         with suppress(AMQPError):
-            for one in deliveries:
-                self._foreign.discard(one.tag)
-                if one.tag > self._base:
-                    channel.raw.basic_nack(one.tag - self._base, requeue=requeue)
+            for delivery in deliveries:
+                self._foreign.discard(delivery.tag)
+                if delivery.tag > self._base:
+                    channel.raw.basic_nack(delivery.tag - self._base, requeue=requeue)
         self._notify()  # their slots are free at once
 
     async def _release(self, unsettled: Sequence[Delivery]) -> None:  # noqa: ARG002  closing the channel gives all back

@@ -202,11 +202,11 @@ class RabbitSender:
 
     async def _collect(self, run: _Run, indices: list[int], outcomes: list[BrokerError | None]) -> None:
         await run.done
-        known = run.outcomes
-        if known.count(_STORED) == len(known):
+        run_outcomes = run.outcomes
+        if run_outcomes.count(_STORED) == len(run_outcomes):
             return
         name = self._channel_name
-        for at, outcome, id in zip(indices, known, run.ids, strict=True):
+        for at, outcome, id in zip(indices, run_outcomes, run.ids, strict=True):
             if outcome == _UNKNOWN:
                 outcomes[at] = Unconfirmed(
                     f"message {id} was sent to {name!r} and not confirmed: it may be stored; send it again"

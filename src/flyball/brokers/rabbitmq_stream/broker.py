@@ -65,8 +65,8 @@ class StreamBroker(LogBroker[StreamReceiver]):
             wanted = re.compile(to_regex(pattern))
 
             async def find_logs() -> Mapping[str, int]:
-                found = await self._admin.logs()
-                return {log: count for log, count in found.items() if wanted.fullmatch(log)}
+                counts = await self._admin.logs()
+                return {log: count for log, count in counts.items() if wanted.fullmatch(log)}
 
             logs = await find_logs()
         else:

@@ -197,10 +197,10 @@ class StreamClient(Client):
         raise Unreachable(f"log {log!r} on {self.settings.url} exists and is not available")
 
     async def require_partitions(self, log: str) -> int:
-        found = await self.partitions(log)
-        if not found:
+        count = await self.partitions(log)
+        if not count:
             raise no_such_channel("log", log, f"on {self.settings.url}")
-        return found
+        return count
 
 
 def stream_name(log: str, partition: int) -> str:

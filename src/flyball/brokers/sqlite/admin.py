@@ -59,16 +59,17 @@ class Topology:
 
     def declare(self, db: sqlite3.Connection, wanted: ChannelSpec) -> None:
         self.refresh(db)
-        known = self._channels.get(wanted.name)
-        if known is not None:
-            wanted.check_same(known.kind, known.partitions)
+        existing = self._channels.get(wanted.name)
+        if existing is not None:
+            wanted.check_same(existing.kind, existing.partitions)
             return
-        made = db.execute(
+        channel_id = db.execute(
             "INSERT INTO broker_channels (name, kind, partitions, max_bytes, retention_s) VALUES (?, ?, ?, ?, ?)",
             (wanted.name, wanted.kind, wanted.partitions, wanted.max_bytes, wanted.retention_s),
         ).lastrowid
         db.executemany(
-            "INSERT INTO broker_partitions VALUES (?, ?, 0, 0, 0)", [(made, at) for at in range(wanted.partitions)]
+            "INSERT INTO broker_partitions VALUES (?, ?, 0, 0, 0)",
+            [(channel_id, at) for at in range(wanted.partitions)],
         )
         if wanted.kind == "queue":
             db.execute("INSERT INTO broker_outlets (pattern, member_group) VALUES (?, NULL)", (wanted.name,))
@@ -78,29 +79,29 @@ class Topology:
         channel = self.channel(db, queue)
         if channel.kind != "queue":
             raise Unsupported(f"{queue!r} is a log, not a queue: read it, or subscribe a group to it")
-        found = db.execute(
+        row = db.execute(
             "SELECT id FROM broker_outlets WHERE pattern = ? AND member_group IS NULL", (queue,)
         ).fetchone()
-        return int(found[0])
+        return int(row[0])
 
     def group_outlet(self, db: sqlite3.Connection, pattern: str, group: str, start: Start) -> int:
         matches(pattern, check_name(group))  # check both before anything is created
         self.refresh(db)
-        known = db.execute(
+        existing = db.execute(
             "SELECT id FROM broker_outlets WHERE pattern = ? AND member_group = ?", (pattern, group)
         ).fetchone()
-        if known is not None:
-            return int(known[0])
-        made = db.execute(
+        if existing is not None:
+            return int(existing[0])
+        outlet_id = db.execute(
             "INSERT INTO broker_outlets (pattern, member_group) VALUES (?, ?)", (pattern, group)
         ).lastrowid
-        assert made is not None
+        assert outlet_id is not None
         _changed(db)
         if start == "earliest":
             for channel in self._channels.values():
                 if channel.kind == "log" and matches(pattern, channel.name):
-                    _enqueue_all(db, made, channel)
-        return made
+                    _enqueue_all(db, outlet_id, channel)
+        return outlet_id
 
     def delete(self, db: sqlite3.Connection, name: str) -> None:
         self.refresh(db)

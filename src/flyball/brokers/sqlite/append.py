@@ -53,17 +53,17 @@ def chunks(channel: Channel, messages: Sequence[tuple[int, Message]], keyless: i
     else:
         for pair in messages:
             by_partition.setdefault(partition_of(pair[1].key, channel.partitions, keyless), []).append(pair)
-    made = []
+    result = []
     for partition, pairs in by_partition.items():
         begin, size = 0, 0
         for at, (_, message) in enumerate(pairs):
             if at > begin and (size + len(message.body) > most_bytes or at - begin == _MOST_MESSAGES):
-                made.append(_chunk(partition, pairs[begin:at]))
+                result.append(_chunk(partition, pairs[begin:at]))
                 begin, size = at, 0
             size += len(message.body)
         if begin < len(pairs):
-            made.append(_chunk(partition, pairs[begin:]))
-    return sorted(made, key=lambda chunk: chunk.positions[0])
+            result.append(_chunk(partition, pairs[begin:]))
+    return sorted(result, key=lambda chunk: chunk.positions[0])
 
 
 def _chunk(partition: int, pairs: Sequence[tuple[int, Message]]) -> Chunk:
@@ -75,7 +75,7 @@ def _chunk(partition: int, pairs: Sequence[tuple[int, Message]]) -> Chunk:
 class AppendResult:
     """The result of one transaction: chunks with their first offset, chunks that did not fit, outlets to wake."""
 
-    known: int = -1
+    last_stored: int = -1
     stored: list[tuple[Chunk, int]] = field(default_factory=list)
     rest: list[Chunk] = field(default_factory=list)
     outlets: Sequence[int] = ()
@@ -89,15 +89,15 @@ def append(
     producer: str | None,
     sequence: int | None,
 ) -> AppendResult:
-    """Store the chunks that are new and fit. `known` is the last position an earlier call stored (−1: none)."""
+    """Store the chunks that are new and fit. `last_stored`: the last position an earlier call stored, or −1."""
     channel = topology.channel(db, name)
     done = AppendResult(outlets=topology.outlets(channel))
     todo = list(new_chunks)
     if producer is not None and sequence is not None and channel.kind == "log":
         last = last_sequence(db, channel, producer)
         if last is not None and last >= sequence:
-            done.known = last - sequence
-            todo = [rest for chunk in todo if (rest := chunk.after(done.known)) is not None]
+            done.last_stored = last - sequence
+            todo = [rest for chunk in todo if (rest := chunk.after(done.last_stored)) is not None]
     for at, chunk in enumerate(todo):
         if channel.kind == "queue" and is_full(db, channel):
             done.rest = todo[at:]

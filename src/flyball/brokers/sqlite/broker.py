@@ -71,8 +71,8 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
         return self._session.writer.commits
 
     async def sender(self, channel: str, *, producer: str | None = None) -> Sender:
-        found = await self._session.read(lambda db: self._session.read_topology.channel(db, channel))
-        return SqliteSender(self._session, found, producer)
+        details = await self._session.read(lambda db: self._session.read_topology.channel(db, channel))
+        return SqliteSender(self._session, details, producer)
 
     async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
         topology = self._session.topology
@@ -111,9 +111,9 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
         topology = self._session.topology
 
         def job(db: sqlite3.Connection) -> int:
-            found = topology.channel(db, channel)
-            if found.kind == "log":
-                return sqlite_append.trim(db, topology, found, everything=True)
+            details = topology.channel(db, channel)
+            if details.kind == "log":
+                return sqlite_append.trim(db, topology, details, everything=True)
             return sqlite_claims.purge(db, topology.queue_outlet(db, channel))
 
         return await self._session.write(job)

@@ -43,12 +43,12 @@ def machine() -> str:
 
 
 def register(db: sqlite3.Connection, outlet: int, lease_s: float) -> int:
-    made = db.execute(
+    receiver_id = db.execute(
         "INSERT INTO broker_receivers (outlet, machine, process, alive_until_s) VALUES (?, ?, ?, ?)",
         (outlet, machine(), os.getpid(), time.monotonic() + lease_s),
     ).lastrowid
-    assert made is not None
-    return made
+    assert receiver_id is not None
+    return receiver_id
 
 
 def renew(db: sqlite3.Connection, receivers: Iterable[int], lease_s: float) -> None:
