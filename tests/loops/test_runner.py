@@ -153,13 +153,13 @@ def test_a_late_sample_counts_at_the_time_it_came() -> None:
 def test_overrun_ticks_are_missed_and_counted() -> None:
     clock = VirtualClock()
 
-    async def hog() -> None:
+    async def block_the_loop() -> None:
         await clock.sleep_until(2.5)
         clock._advance(3.2)  # the process stood still from 2.5 to 5.7
 
     async def main() -> Runner:
         runner = Runner([_loop("rate", clock)], clock=clock)
-        await asyncio.gather(runner.run(samples=6), hog())
+        await asyncio.gather(runner.run(samples=6), block_the_loop())
         return runner
 
     records = clock.run(main()).records("rate")

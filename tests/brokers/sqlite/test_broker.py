@@ -227,12 +227,12 @@ def test_a_file_that_others_keep_locked_is_an_error_after_a_bounded_wait(path: P
     async def scenario(broker: SqliteBroker) -> None:
         await broker.declare("jobs")
         sender = await broker.sender("jobs")
-        hog = sqlite3.connect(path, isolation_level=None)
-        hog.execute("BEGIN IMMEDIATE")
+        locker = sqlite3.connect(path, isolation_level=None)
+        locker.execute("BEGIN IMMEDIATE")
         results = await sender.send_batch(numbered(2))
         assert all(isinstance(result.error, Blocked) for result in results)
-        hog.execute("ROLLBACK")
-        hog.close()
+        locker.execute("ROLLBACK")
+        locker.close()
         assert all(result.ok for result in await sender.send_batch(numbered(2)))
         assert await broker.depth("jobs") == 2
 

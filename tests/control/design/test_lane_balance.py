@@ -1,4 +1,4 @@
-"""Lane balancing: the total stays, the differences go, a hog on one lane is answered."""
+"""Lane balancing: the total stays, the differences go, a CPU load on one lane is corrected."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def test_the_model_is_the_lanes_seen_through_the_differences() -> None:
 
 @pytest.mark.parametrize("lanes", [2, 5])
 def test_a_load_on_one_lane_is_balanced_away(lanes: int) -> None:
-    """A hog adds to lane 0: the differences vanish all the same, and the total stays."""
+    """A CPU load adds to lane 0: the differences vanish all the same, and the total stays."""
     lane = first_order(0.6, 2.5, delay=1)
     found = balance(lanes, lane)
     assert verify_matrix(found.design.model, found.design.gains).accepted
     y, total = np.zeros(lanes), np.zeros(lanes)
     under_way = [np.zeros(lanes)]
-    hog = np.zeros(lanes)
-    hog[0] = 1.0
+    load = np.zeros(lanes)
+    load[0] = 1.0
     for _ in range(200):
         total = total + y - y.mean()
         w = -found.on_responses @ y - found.on_sums @ total
         w = w - sum(gain @ past for gain, past in zip(found.on_shares, under_way[::-1], strict=True))
         assert abs(w.sum()) < 1e-9
-        y = 0.6 * y + 2.5 * under_way[0] + hog
+        y = 0.6 * y + 2.5 * under_way[0] + load
         under_way = [*under_way[1:], w]
     assert np.ptp(y) < 1e-6
     assert y.mean() == pytest.approx(1.0 / lanes / 0.4)

@@ -108,14 +108,14 @@ def test_pace_does_not_shrink_batches_to_nothing_where_the_events_are_not_what_t
     assert sum(sizes[-10:]) / 10 > 10_000
 
 
-def test_pace_makes_batches_smaller_as_soon_as_a_hog_makes_all_of_one_size_slow() -> None:
+def test_pace_makes_batches_smaller_as_soon_as_cpu_load_makes_all_of_one_size_slow() -> None:
     pace, sizes, took_s = Pace(), [40_000], list[float]()
     for number in range(40):
         took_s.append((0.1 + 5e-5 * sizes[-1]) * (1.0 if number < 10 else 3.0))
         pace = pace.after(sizes[-1], took_s[-1])
         sizes.append(pace.most_events(2.0, at_least=1000) if number >= 10 else 40_000)
-    assert sizes[11] == 26_666  # the first decision after the batch that the hog met
-    # What was fast and large before the hog misleads once more; from the fourth batch on they fit.
+    assert sizes[11] == 26_666  # the first decision after the batch under CPU load
+    # What was fast and large before the CPU load misleads once more; from the fourth batch on they fit.
     assert max(took_s[13:]) < 3.0
     assert took_s[-1] == pytest.approx(2.0, rel=0.01)
 
