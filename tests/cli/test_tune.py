@@ -89,7 +89,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     for arguments, said in (
         (
             ("tune", *url, "--handler", "shop", "--goal", "rate=4"),
-            "a handler is named as module:function, got 'shop'",
+            "handler must be named as module:function, got 'shop'",
         ),
         (("tune", *url, "--handler", "shop:sell", "--goal", "rate=4"), "the module 'shop' has no 'sell'"),
         (("tune", *url, "--handler", "shop:handle", "--goal", "speed=4"), "goal must be one of rate=400"),

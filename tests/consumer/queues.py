@@ -13,7 +13,7 @@ from flyball.brokers import Message, connect
 
 
 @dataclass(frozen=True)
-class Place:
+class ChannelUnderTest:
     """A channel on a broker, and how a consumer names it."""
 
     url: str

@@ -480,11 +480,11 @@ def test_pacing_hands_messages_over_one_by_one(memory: Any) -> None:
 # --- on real brokers ---------------------------------------------------------------------------------------------
 
 
-def test_the_window_is_never_exceeded(place: Any) -> None:
+def test_the_window_is_never_exceeded(channel: Any) -> None:
     async def scenario() -> None:
-        ids = await place.send(bodies(200))
+        ids = await channel.send(bodies(200))
         log = Log(lambda _: asyncio.sleep(0.02))
-        consumer = Consumer(place.url, handler=log, goal="rate=5000", max_window=5, **place.arguments)
+        consumer = Consumer(channel.url, handler=log, goal="rate=5000", max_window=5, **channel.arguments)
         async with consumer:
             await until(lambda: len(log.ids) == 200)
         assert log.most == 5
@@ -493,12 +493,12 @@ def test_the_window_is_never_exceeded(place: Any) -> None:
     asyncio.run(scenario())
 
 
-def test_what_was_acknowledged_is_not_handled_again(place: Any) -> None:
+def test_what_was_acknowledged_is_not_handled_again(channel: Any) -> None:
     async def scenario() -> None:
-        ids = await place.send(bodies(120))
+        ids = await channel.send(bodies(120))
         log = Log()
         for wanted in (40, 120):  # a consumer stops in the middle, another goes on
-            consumer = Consumer(place.url, handler=log, window=4, **place.arguments)
+            consumer = Consumer(channel.url, handler=log, window=4, **channel.arguments)
             async with consumer:
                 await until(lambda wanted=wanted: len(log.ids) >= wanted)  # type: ignore[misc]  # mypy and defaults
         assert Counter(log.ids) == Counter(ids)
@@ -535,18 +535,18 @@ def test_dead_letters_can_be_left_to_the_broker(rabbitmq: RabbitMqNode) -> None:
     connection.close()
 
 
-def test_dead_letters_are_stored_on_every_broker(place: Any) -> None:
+def test_dead_letters_are_stored_on_every_broker(channel: Any) -> None:
     async def scenario() -> None:
-        await place.send([b"good", b"bad"])
+        await channel.send([b"good", b"bad"])
 
         async def handle(message: Message) -> None:
             if message.body == b"bad":
                 raise RuntimeError("bad")
 
-        consumer = Consumer(place.url, handler=handle, retries=QUICK, **place.arguments)
+        consumer = Consumer(channel.url, handler=handle, retries=QUICK, **channel.arguments)
         async with consumer:
             await until(lambda: consumer.stats.acked == 2)
         assert consumer.stats.dead_lettered == 1
-        assert await waiting(place.url, f"{place.name}.dead") == 1
+        assert await waiting(channel.url, f"{channel.name}.dead") == 1
 
     asyncio.run(scenario())

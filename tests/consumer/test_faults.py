@@ -23,7 +23,7 @@ from flyball.brokers import Message, connect
 from flyball.servers import ServerMissing
 from flyball.servers.kafka import KafkaServer
 from flyball.servers.rabbitmq import RabbitMqNode, installed
-from tests.consumer.queues import Place, fresh, until
+from tests.consumer.queues import ChannelUnderTest, fresh, until
 
 _PROGRAM = """
 import asyncio, json, sys
@@ -40,21 +40,21 @@ def handled(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def not_acknowledged(place: Place, ids: list[str]) -> set[str]:
+def not_acknowledged(channel: ChannelUnderTest, ids: list[str]) -> set[str]:
     """What the broker itself still holds for the consumers; asked when none of them lives."""
-    if place.log:  # one partition, which the group's position divides
+    if channel.log:  # one partition, which the group's position divides
 
         async def depth() -> int:
-            async with await connect(place.url) as broker:
-                return await broker.depth(place.name, "workers")
+            async with await connect(channel.url) as broker:
+                return await broker.depth(channel.name, "workers")
 
         return set(ids[len(ids) - asyncio.run(depth()) :])
-    connection = pika.BlockingConnection(pika.URLParameters(place.url.partition("?")[0]))
-    channel = connection.channel()
-    while channel.queue_declare(place.name, passive=True).method.consumer_count:
+    connection = pika.BlockingConnection(pika.URLParameters(channel.url.partition("?")[0]))
+    amqp = connection.channel()
+    while amqp.queue_declare(channel.name, passive=True).method.consumer_count:
         time.sleep(0.01)  # the dead consumer's messages have not gone back yet
     waiting = set()
-    while (got := channel.basic_get(place.name))[0] is not None:
+    while (got := amqp.basic_get(channel.name))[0] is not None:
         waiting.add(got[1].message_id)
     connection.close()  # they go back
     return waiting
@@ -62,17 +62,17 @@ def not_acknowledged(place: Place, ids: list[str]) -> set[str]:
 
 @pytest.mark.parametrize("seed", [7])
 def test_killed_consumers_lose_nothing_and_repeat_nothing_that_was_acknowledged(
-    place: Place, tmp_path: Path, seed: int
+    channel: ChannelUnderTest, tmp_path: Path, seed: int
 ) -> None:
     chosen = random.Random(seed)
-    ids = asyncio.run(place.send([b"%d" % number for number in range(600)]))
-    arguments = [sys.executable, "-c", _PROGRAM, place.url]
+    ids = asyncio.run(channel.send([b"%d" % number for number in range(600)]))
+    arguments = [sys.executable, "-c", _PROGRAM, channel.url]
     logs = [tmp_path / f"handled.{turn}" for turn in range(4)]
     acknowledged: set[str] = set()
     for log in logs:
         waiting = set(ids) - acknowledged
         enough = len(waiting) if log is logs[-1] else chosen.randint(40, 150)
-        process = subprocess.Popen([*arguments, str(log), json.dumps(place.arguments)])
+        process = subprocess.Popen([*arguments, str(log), json.dumps(channel.arguments)])
         try:
             asyncio.run(until(lambda log=log, enough=enough: len(handled(log)) >= enough))  # type: ignore[misc]  # mypy and defaults
         finally:
@@ -81,10 +81,10 @@ def test_killed_consumers_lose_nothing_and_repeat_nothing_that_was_acknowledged(
         done = handled(log)
         assert len(done) == len(set(done)), f"seed {seed}: handled twice by one consumer"
         assert not set(done) & acknowledged, f"seed {seed}: handled again after its acknowledgement"
-        before, acknowledged = acknowledged, set(ids) - not_acknowledged(place, ids)
+        before, acknowledged = acknowledged, set(ids) - not_acknowledged(channel, ids)
         assert acknowledged > before, f"seed {seed}: this turn shows nothing"
         assert acknowledged - before <= set(done), f"seed {seed}: acknowledged and not handled"
-        if not place.log:  # a log's acknowledgements are stored as positions, a moment later
+        if not channel.log:  # a log's acknowledgements are stored as positions, a moment later
             assert len(set(done) - acknowledged) <= 2 * 8, f"seed {seed}: more than in flight and on its way"
     assert {id for log in logs for id in handled(log)} == set(ids)
 
@@ -98,7 +98,7 @@ def own_node() -> Iterator[RabbitMqNode]:
     if not installed():
         pytest.skip("needs a broker of its own to kill: apt-get install rabbitmq-server")
     with RabbitMqNode() as node:
-        asyncio.run(Place(node.stream_url, fresh(), log=True).send([]))
+        asyncio.run(ChannelUnderTest(node.stream_url, fresh(), log=True).send([]))
         node.await_registered("rabbit_stream_coordinator")
         yield node
 
@@ -120,21 +120,21 @@ def test_a_killed_broker_loses_nothing_and_nothing_is_handled_twice(
 ) -> None:
     server: Any = request.getfixturevalue("own_kafka" if kind == "kafka" else "own_node")
     if kind in ("classic", "quorum"):
-        place = Place(f"{server.amqp_url}?queue_type={kind}", fresh(), log=False)
+        channel = ChannelUnderTest(f"{server.amqp_url}?queue_type={kind}", fresh(), log=False)
     else:
-        place = Place(server.stream_url if kind == "stream" else server.url, fresh(), log=True)
+        channel = ChannelUnderTest(server.stream_url if kind == "stream" else server.url, fresh(), log=True)
 
     async def scenario() -> None:
-        ids = await place.send([b"%d" % number for number in range(1000)])
+        ids = await channel.send([b"%d" % number for number in range(1000)])
         if kind == "quorum":
-            await asyncio.to_thread(server.await_registered, place.name)
+            await asyncio.to_thread(server.await_registered, channel.name)
         done: list[str] = []
 
         async def handle(message: Message) -> None:
             await asyncio.sleep(0.01)
             done.append(message.id)
 
-        async with Consumer(place.url, handler=handle, goal="rate=300", **place.arguments) as consumer:
+        async with Consumer(channel.url, handler=handle, goal="rate=300", **channel.arguments) as consumer:
             await until(lambda: len(done) >= 250)
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)

@@ -16,7 +16,7 @@ from flyball import Consumer
 from flyball.brokers import Message, connect
 from flyball.consumer.policy.retry import RetryPolicy
 from flyball.errors import InvalidValue
-from tests.consumer.queues import Place, until
+from tests.consumer.queues import ChannelUnderTest, until
 
 Work = Callable[[Message], Awaitable[None]]
 
@@ -89,7 +89,9 @@ SHAPES: dict[str, Callable[[asyncio.AbstractEventLoop, Work], Any]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_a_handler_returns_is_awaited_before_the_message_is_acknowledged(memory: Place, shape: str) -> None:
+def test_what_a_handler_returns_is_awaited_before_the_message_is_acknowledged(
+    memory: ChannelUnderTest, shape: str
+) -> None:
     async def scenario() -> None:
         ids = await memory.send([b"%d" % number for number in range(20)])
         gate = asyncio.Event()
@@ -116,19 +118,19 @@ def test_what_a_handler_returns_is_awaited_before_the_message_is_acknowledged(me
     asyncio.run(scenario())
 
 
-async def dead_letters(place: Place, handler: Any, **options: Any) -> dict[bytes, str]:
+async def dead_letters(channel: ChannelUnderTest, handler: Any, **options: Any) -> dict[bytes, str]:
     """What became of the messages that failed: body and reason."""
-    async with Consumer(place.url, handler=handler, **options, **place.arguments) as consumer:
+    async with Consumer(channel.url, handler=handler, **options, **channel.arguments) as consumer:
         await until(lambda: consumer.stats.acked == 3)
         stats = consumer.stats
     assert stats.failed == stats.dead_lettered + stats.retried
-    async with await connect(place.url) as broker:
-        receiver = await broker.receiver(f"{place.name}.dead")
+    async with await connect(channel.url) as broker:
+        receiver = await broker.receiver(f"{channel.name}.dead")
         dead = await receiver.receive(timeout_s=30.0)
     return {each.message.body: str(each.message.headers["flyball-error"]) for each in dead}
 
 
-def test_a_failure_of_what_is_awaited_is_a_failure_of_the_message(memory: Place) -> None:
+def test_a_failure_of_what_is_awaited_is_a_failure_of_the_message(memory: ChannelUnderTest) -> None:
     async def scenario() -> None:
         await memory.send([b"good", b"bad", b"good"])
         tries = 0
@@ -148,7 +150,7 @@ def test_a_failure_of_what_is_awaited_is_a_failure_of_the_message(memory: Place)
     asyncio.run(scenario())
 
 
-def test_what_is_awaited_counts_for_the_time_limit_and_costs_no_thread(memory: Place) -> None:
+def test_what_is_awaited_counts_for_the_time_limit_and_costs_no_thread(memory: ChannelUnderTest) -> None:
     async def scenario() -> None:
         await memory.send([b"good", b"hangs", b"good"])
 
@@ -166,7 +168,7 @@ def test_what_is_awaited_counts_for_the_time_limit_and_costs_no_thread(memory: P
     asyncio.run(scenario())
 
 
-def test_a_time_limit_of_the_handlers_own_is_reported_as_it_is(memory: Place) -> None:
+def test_a_time_limit_of_the_handlers_own_is_reported_as_it_is(memory: ChannelUnderTest) -> None:
     async def scenario() -> None:
         await memory.send([b"good", b"late", b"good"])
 
@@ -180,7 +182,7 @@ def test_a_time_limit_of_the_handlers_own_is_reported_as_it_is(memory: Place) ->
     asyncio.run(scenario())
 
 
-def test_cancelling_what_is_awaited_fails_the_message_and_frees_its_slot(memory: Place) -> None:
+def test_cancelling_what_is_awaited_fails_the_message_and_frees_its_slot(memory: ChannelUnderTest) -> None:
     async def scenario() -> None:
         await memory.send([b"good", b"cancelled", b"good"])
 
@@ -196,7 +198,7 @@ def test_cancelling_what_is_awaited_fails_the_message_and_frees_its_slot(memory:
     asyncio.run(scenario())
 
 
-def test_concurrency_counts_what_is_awaited(memory: Place) -> None:
+def test_concurrency_counts_what_is_awaited(memory: ChannelUnderTest) -> None:
     async def scenario() -> None:
         await memory.send([b"x"] * 40)
         running = most = 0
@@ -216,7 +218,7 @@ def test_concurrency_counts_what_is_awaited(memory: Place) -> None:
     asyncio.run(scenario())
 
 
-def test_the_residence_time_includes_what_is_awaited(memory: Place) -> None:
+def test_the_residence_time_includes_what_is_awaited(memory: ChannelUnderTest) -> None:
     async def scenario() -> None:
         await memory.send([b"x"] * 400)
         consumer = Consumer(
@@ -257,7 +259,7 @@ def test_a_generator_is_refused(handler: Any) -> None:
         Consumer("memory://x", queue="q", handler=handler)
 
 
-def test_a_generator_behind_a_lambda_fails_the_message_in_words(memory: Place) -> None:
+def test_a_generator_behind_a_lambda_fails_the_message_in_words(memory: ChannelUnderTest) -> None:
     async def scenario() -> None:
         await memory.send([b"good", b"rows", b"async rows"])
 

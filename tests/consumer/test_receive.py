@@ -13,7 +13,7 @@ import pytest
 from flyball import Consumer
 from flyball.brokers import Message
 from flyball.control.step import Action, Sample, Value
-from tests.consumer.queues import Place, until
+from tests.consumer.queues import ChannelUnderTest, until
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class AnyWindow:
 
 
 @pytest.mark.parametrize("seed", [4])
-def test_the_window_is_never_exceeded_while_it_changes(place: Place, seed: int) -> None:
+def test_the_window_is_never_exceeded_while_it_changes(channel: ChannelUnderTest, seed: int) -> None:
     """A narrower window takes nothing back: what runs is at most the widest one since the oldest of it began."""
 
     async def scenario() -> None:
-        ids = await place.send([b"%d" % number for number in range(400)])
+        ids = await channel.send([b"%d" % number for number in range(400)])
         windows = [1]
         taken: dict[str, int] = {}  # id → the window under which it was handed out
         running: set[str] = set()
@@ -50,12 +50,12 @@ def test_the_window_is_never_exceeded_while_it_changes(place: Place, seed: int) 
             seen.append(message.id)
 
         consumer = Consumer(
-            place.url,
+            channel.url,
             handler=handle,
             goal="rate=1000000",
             controller=AnyWindow(seed, 12),
             period_s=0.1,
-            **place.arguments,
+            **channel.arguments,
         )
         async with consumer:
             receiver: Any = consumer._receiver

@@ -1,4 +1,4 @@
-"""The time in which a place of the window is empty between two messages counts, on every broker."""
+"""The time in which a slot of the window is empty between two messages counts, on every broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flyball import Consumer
 from flyball.brokers import Message, connect
 from flyball.brokers.memory import broker as memory
 from flyball.brokers.port import Delivery
-from tests.consumer.queues import Place, fresh, until
+from tests.consumer.queues import ChannelUnderTest, fresh, until
 from tests.consumer.virtual_time import run_in_virtual_time
 
 HANDLING_S = 0.01
@@ -23,7 +23,7 @@ _Receiver = memory._MemoryReceiver
 
 
 @pytest.fixture
-def slow_memory(monkeypatch: pytest.MonkeyPatch) -> Place:
+def slow_memory(monkeypatch: pytest.MonkeyPatch) -> ChannelUnderTest:
     """The memory broker, asked as a database is: it takes 1 ms to write an acknowledgement and 2 ms to claim."""
     fetch, acknowledge = _Receiver._fetch, _Receiver._acknowledge
 
@@ -37,7 +37,7 @@ def slow_memory(monkeypatch: pytest.MonkeyPatch) -> Place:
 
     monkeypatch.setattr(_Receiver, "_fetch", slow_fetch)
     monkeypatch.setattr(_Receiver, "_acknowledge", slow_acknowledge)
-    return Place(f"memory://{uuid.uuid4().hex}", fresh(), log=False)
+    return ChannelUnderTest(f"memory://{uuid.uuid4().hex}", fresh(), log=False)
 
 
 async def handle(_: Message) -> None:
@@ -45,7 +45,7 @@ async def handle(_: Message) -> None:
 
 
 def test_goals_are_reached_though_places_are_empty_for_a_while(
-    slow_memory: Place, monkeypatch: pytest.MonkeyPatch
+    slow_memory: ChannelUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> dict[float, list[float]]:
         await slow_memory.send([b"x"] * 12_000)
@@ -73,8 +73,10 @@ def test_goals_are_reached_though_places_are_empty_for_a_while(
         assert fmean(seen[6:]) == pytest.approx(goal, rel=0.01), seen
 
 
-def test_a_drought_does_not_widen_the_window(slow_memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Publishers send a quarter of the goal: a place is empty because there is no message, not for the broker."""
+def test_a_drought_does_not_widen_the_window(
+    slow_memory: ChannelUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Publishers send a quarter of the goal: a slot is empty because there is no message, not for the broker."""
 
     async def scenario() -> tuple[float, list[float]]:
         await slow_memory.send([])
@@ -100,16 +102,16 @@ def test_a_drought_does_not_widen_the_window(slow_memory: Place, monkeypatch: py
 @pytest.mark.parametrize("name", ["memory", "sqlite"])
 def test_it_is_measured_on_the_embedded_brokers(tmp_path: Path, name: str, kind: str) -> None:
     url = f"memory://{uuid.uuid4().hex}" if name == "memory" else f"sqlite:///{tmp_path}/events.db"
-    asyncio.run(_measured(Place(url, fresh(), log=kind == "log")))
+    asyncio.run(_measured(ChannelUnderTest(url, fresh(), log=kind == "log")))
 
 
-def test_it_is_measured_on_every_broker(place: Place) -> None:
-    asyncio.run(_measured(place))
+def test_it_is_measured_on_every_broker(channel: ChannelUnderTest) -> None:
+    asyncio.run(_measured(channel))
 
 
-async def _measured(place: Place) -> None:
-    await place.send([b"x"] * 500)
-    consumer = Consumer(place.url, handler=handle, goal="rate=100", period_s=0.2, **place.arguments)
+async def _measured(channel: ChannelUnderTest) -> None:
+    await channel.send([b"x"] * 500)
+    consumer = Consumer(channel.url, handler=handle, goal="rate=100", period_s=0.2, **channel.arguments)
     async with consumer:
         await until(lambda: len(consumer.steps()) >= 5 and consumer.stats.residence_s is not None)
         receiver, residence_s = consumer._receiver, consumer.stats.residence_s

@@ -101,7 +101,7 @@ def command(
             settling=settling,
             overshoot=overshoot,
             controller=controller or ("little" if profile is None else "pi"),
-            told=_progress,
+            on_record=_progress,
         )
     )
     if plot is not None:

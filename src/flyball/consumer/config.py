@@ -7,7 +7,8 @@ handler = "shop.orders:handle"
 goal = "rate=400"
 controller = { name = "pi", kp = -0.0016, ki = 0.0060 }
 
-With tables [[profile]] in place of the controller, the gains are those of the workload at work (`profiles`).
+With tables [[profile]] in place of the controller, the gains are those of the current workload
+(`policy.profiles`).
 """
 
 from __future__ import annotations
@@ -56,29 +57,29 @@ class ConsumerConfig(StrictModel):
 
     @field_validator("goal")
     @classmethod
-    def _is_a_goal(cls, goal: str | None) -> str | None:
+    def _check_goal(cls, goal: str | None) -> str | None:
         if goal is not None:
             parse_goal(goal)
         return goal
 
     @model_validator(mode="after")
-    def _can_be_made(self) -> ConsumerConfig:
-        self.checked()
+    def _check_options(self) -> ConsumerConfig:
+        self.check()
         return self
 
-    def checked(self, **more: Any) -> None:
-        """Refuses what no consumer can be made of."""
-        self._made(_nothing, **more)
+    def check(self, **more: Any) -> None:
+        """Raise `InvalidValue` if no consumer can be made of these options."""
+        self._make(_placeholder, **more)
 
     def consumer(self, **more: Any) -> Consumer:
         """The consumer, with its handler imported."""
-        return self._made(load_handler(self.handler), **more)
+        return self._make(load_handler(self.handler), **more)
 
-    def _made(self, handler: Handler, **more: Any) -> Consumer:
-        given = {
+    def _make(self, handler: Handler, **more: Any) -> Consumer:
+        options = {
             name: _tuples(value) for name, value in self.model_dump().items() if name not in ("url", "handler")
         }
-        return Consumer(self.url, handler=handler, **{**given, **more})
+        return Consumer(self.url, handler=handler, **{**options, **more})
 
 
 class ProfileConfig(StrictModel):
@@ -96,32 +97,32 @@ class ProfileConfig(StrictModel):
 
 
 class ConsumerFile(StrictModel):
-    """A file with one consumer; `model` is what was found about it, for people to read."""
+    """A file with one consumer; `model` is its identified model, for people to read."""
 
     consumer: ConsumerConfig
     model: dict[str, Any] = Field(default={})
     profile: list[ProfileConfig] = Field(default=[])
 
     @model_validator(mode="after")
-    def _profiles_can_act(self) -> ConsumerFile:
+    def _check_profiles(self) -> ConsumerFile:
         if self.profile:
             if self.consumer.controller is not None:
                 raise ValueError(
                     "the profiles have their own gains: leave out consumer.controller, or the profiles"
                 )
-            self.consumer.checked(controller=self._profiled())
+            self.consumer.check(controller=self._controller())
         return self
 
-    def _profiled(self) -> ProfileScheduled:
-        return ProfileScheduled(tuple(one.profile() for one in self.profile))
+    def _controller(self) -> ProfileScheduled:
+        return ProfileScheduled(tuple(profile.profile() for profile in self.profile))
 
     def make(self) -> Consumer:
         """The consumer, with its handler imported."""
-        return self.consumer.consumer(**({"controller": self._profiled()} if self.profile else {}))
+        return self.consumer.consumer(**({"controller": self._controller()} if self.profile else {}))
 
     def with_profile(self, new: ProfileConfig) -> ConsumerFile:
         """The same file with one profile more, or another one of that name."""
-        others = [one for one in self.profile if one.name != new.name]
+        others = [profile for profile in self.profile if profile.name != new.name]
         consumer = self.consumer.model_copy(update={"controller": None})
         return ConsumerFile(consumer=consumer, profile=[*others, new])
 
@@ -134,28 +135,28 @@ def load_handler(name: str) -> Handler:
     >>> load_handler("json")
     Traceback (most recent call last):
         ...
-    flyball.errors.InvalidValue: a handler is named as module:function, got 'json'
+    flyball.errors.InvalidValue: handler must be named as module:function, got 'json'
     """
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
-        raise InvalidValue(f"a handler is named as module:function, got {name!r}")
+        raise InvalidValue(f"handler must be named as module:function, got {name!r}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except ImportError as error:
         raise InvalidValue(
             f"the handler {name!r} cannot be imported ({error}); run it where the module is"
         ) from None
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise InvalidValue(f"the module {module_name!r} has no {attribute!r}; name a function of it")
-        found = getattr(found, part)
-    if not callable(found):
-        raise InvalidValue(f"the handler {name!r} is {found!r}, not a function of one message")
-    check_handler(found)
-    handler: Handler = found
+        target = getattr(target, part)
+    if not callable(target):
+        raise InvalidValue(f"the handler {name!r} must be a function of one message, got {target!r}")
+    check_handler(target)
+    handler: Handler = target
     return handler
 
 
@@ -200,7 +201,7 @@ def _value(value: Any) -> str:
 
 
 def _tuples(value: Any) -> Any:
-    """Controllers hold tuples where TOML has lists."""
+    """Turn the lists of TOML into the tuples of controllers."""
     if isinstance(value, list):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, dict):
@@ -208,5 +209,5 @@ def _tuples(value: Any) -> Any:
     return value
 
 
-def _nothing(_: object) -> None:
+def _placeholder(_: object) -> None:
     """Stands for the handler while a file is checked."""

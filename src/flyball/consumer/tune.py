@@ -38,26 +38,28 @@ from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 
 ENOUGH = 1.5  # part of the goal at which a staircase need not climb further
-_CERTAIN = 1e-12  # a variance that stands for none
+_NO_VARIANCE = 1e-12  # a covariance matrix must stay invertible
 
 
 @dataclass(frozen=True, slots=True)
 class PlaybackState:
-    given: int = 0
-    place: int = 0
+    """How many values were played, the index of the last one, and the direction."""
+
+    count: int = 0
+    index: int = 0
     up: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Playback:
-    """Gives one value after another; turns back where enough is reached, so that no more is asked for.
+    """Plays one value after another; turns back where the measurement reaches `enough`.
 
-    >>> play, state, y, given = Playback((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), enough=300.0), PlaybackState(), 100.0, []
+    >>> play, state, y, steps = Playback((1.0, 2.0, 3.0, 4.0, 5.0, 6.0), enough=300.0), PlaybackState(), 100.0, []
     >>> for k in range(7):
     ...     state, action = play.step(state, Sample(k, 1.0, 200.0, y))
-    ...     given.append((action.command, action.code.name))
+    ...     steps.append((action.command, action.code.name))
     ...     y = 100.0 * action.command
-    >>> [command for command, _ in given], given[-1]
+    >>> [command for command, _ in steps], steps[-1]
     ([1.0, 2.0, 3.0, 2.0, 1.0, 2.0, 3.0], (3.0, 'SIGNAL_COMPLETE'))
     """
 
@@ -70,22 +72,22 @@ class Playback:
     def step(self, state: PlaybackState, sample: Sample) -> tuple[PlaybackState, Action]:
         if sample.measurement is None:
             return state, hold("no measurement: the signal waits", ReasonCode.HELD_NO_MEASUREMENT)
-        place, up = state.place, state.up
-        if state.given:
-            turn = as_scalar(sample.measurement) >= self.enough or place == len(self.values) - 1
-            up = not turn if up else place == 0
-            place = min(max(place + (1 if up else -1), 0), len(self.values) - 1)
-        after = PlaybackState(state.given + 1, place, up)
-        if state.given >= len(self.values):
+        index, up = state.index, state.up
+        if state.count:
+            turn = as_scalar(sample.measurement) >= self.enough or index == len(self.values) - 1
+            up = not turn if up else index == 0
+            index = min(max(index + (1 if up else -1), 0), len(self.values) - 1)
+        after = PlaybackState(state.count + 1, index, up)
+        if state.count >= len(self.values):
             return after, Action(
-                self.values[place], reason="the signal is complete", code=ReasonCode.SIGNAL_COMPLETE
+                self.values[index], reason="the signal is complete", code=ReasonCode.SIGNAL_COMPLETE
             )
-        return after, Action(self.values[place], code=ReasonCode.OPEN_LOOP)
+        return after, Action(self.values[index], code=ReasonCode.OPEN_LOOP)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was found."""
+    """The data, the model and the controllers of an experiment."""
 
     windows: tuple[float, ...]
     rates: tuple[float, ...]
@@ -96,7 +98,7 @@ class Tuning:
 
     def profile(self, name: str) -> ProfileConfig:
         """This workload with the PI gains that were designed for it."""
-        gains = next(one.config for one in self.candidates if one.name == "pi")
+        gains = next(candidate.config for candidate in self.candidates if candidate.name == "pi")
         model, _ = design_model(self.fit)
         return ProfileConfig(
             name=name, a=model.a[0], b=model.b[0], kp=gains["kp"], ki=gains["ki"], r2=round(self.fit.r2, 4)
@@ -104,26 +106,26 @@ class Tuning:
 
 
 async def record(
-    config: ConsumerConfig, windows: tuple[float, ...], told: Callable[[LoopRecord], None] = lambda _: None
+    config: ConsumerConfig, windows: tuple[float, ...], on_record: Callable[[LoopRecord], None] = lambda _: None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Play the signal on the live consumer: (windows, rates) of the samples in which messages were not lacking."""
     goal = parse_goal(config.goal or "")
     if not isinstance(goal, Rate):
         raise InvalidValue(
-            f"tuning needs the goal rate=…, got {config.goal!r}: the other goals have their own law"
+            f"tuning needs the goal rate=…, got {config.goal!r}: the other goals have their own controllers"
         )
     playback = Playback(windows, enough=ENOUGH * goal.per_s)
     consumer = config.consumer(controller=playback, mode="on", window=max(1, round(windows[0])))
     assert consumer.loop is not None
     deadline = time.monotonic() + (2 * len(windows) + 10) * config.period_s
-    seen = 0
+    reported = 0
     async with consumer:
         while time.monotonic() < deadline:
             await asyncio.sleep(config.period_s / 4)
             records = consumer.steps()
-            for record in records[seen:]:
-                told(record)
-            seen = len(records)
+            for record in records[reported:]:
+                on_record(record)
+            reported = len(records)
             if any(record.code is ReasonCode.SIGNAL_COMPLETE for record in records):
                 break
     rows = select_informative(consumer.steps()[2:])  # the first sample is the start
@@ -136,7 +138,7 @@ async def record(
 
 
 def select_informative(records: Sequence[LoopRecord]) -> list[tuple[float, float]]:
-    """(window, rate) of the samples that say what a window does: a rate was measured, and messages were there."""
+    """Select (window, rate) of the samples that show the effect of a window: with a rate, and with messages."""
     return [
         (as_scalar(record.applied), as_scalar(record.measurement))
         for record in records
@@ -158,18 +160,18 @@ def design_model(fit: Fit) -> tuple[Arx, Array]:
     slope = covariance[0, 1] / covariance[0, 0]
     b = model.b[0] - slope * model.a[0]
     variance = covariance[1, 1] - slope * covariance[0, 1]
-    return first_order(0.0, float(b), model.delay), np.diag([_CERTAIN, max(float(variance), _CERTAIN)])
+    return first_order(0.0, float(b), model.delay), np.diag([_NO_VARIANCE, max(float(variance), _NO_VARIANCE)])
 
 
 def propose(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...]:
-    """Controllers for the plant that was found, the recommended one first among those that are accepted."""
+    """Design controllers for the identified plant; the recommended one comes first."""
     trim = default_trim()
-    law = verify(first_order(0.0, 1.0), Gains(trim.kp, trim.ki))
+    certificate = verify(first_order(0.0, 1.0), Gains(trim.kp, trim.ki))
     why = (
         "measures the residence time itself: a new goal is met by feed-forward; its trim removes what is left in "
-        f"{law.settling_step} samples"
+        f"{certificate.settling_step} samples"
     )
-    found = [Candidate("little", {"name": "little"}, law, why, settling=1)]
+    candidates = [Candidate("little", {"name": "little"}, certificate, why, settling=1)]
     model, covariance = design_model(fit)
     kinds: tuple[tuple[str, Kind, bool], ...] = (
         ("pi_ff", "pi", True),
@@ -177,7 +179,7 @@ def propose(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...
         ("state_feedback", "state", False),
     )
     for name, kind, feed_forward in kinds:
-        found.append(
+        candidates.append(
             designed(
                 name,
                 kind,
@@ -188,7 +190,7 @@ def propose(fit: Fit, settling: float, overshoot: float) -> tuple[Candidate, ...
                 feed_forward=feed_forward,
             )
         )
-    return tuple(found)
+    return tuple(candidates)
 
 
 async def tune(
@@ -200,25 +202,25 @@ async def tune(
     settling: float = 4.0,
     overshoot: float = 0.1,
     controller: str = "little",
-    told: Callable[[LoopRecord], None] = lambda _: None,
+    on_record: Callable[[LoopRecord], None] = lambda _: None,
 ) -> Tuning:
-    """Experiment, model, controllers, config."""
+    """Run the experiment, fit the model, design controllers, and put the chosen one into the config."""
     check_samples(samples)
     played = excitation(kind, 1.0, config.max_window, samples=samples, hold=hold_samples)
-    windows, rates = await record(config, played, told)
+    windows, rates = await record(config, played, on_record)
     fit = identify(windows, rates, align="same", delay=0)
     candidates = propose(fit, settling, overshoot)
-    chosen = next((one for one in candidates if one.name == controller), None)
+    chosen = next((candidate for candidate in candidates if candidate.name == controller), None)
     if chosen is None:
-        names = ", ".join(one.name for one in candidates)
-        raise InvalidValue(f"the candidates are {names}, got {controller!r}")
+        names = ", ".join(candidate.name for candidate in candidates)
+        raise InvalidValue(f"controller must be one of {names}, got {controller!r}")
     if not chosen.accepted:
         raise Untunable(
             f"{controller} is no candidate for this plant: {chosen.reason}; a longer experiment (more samples) "
             "makes the model more certain, and `little` needs none"
         )
-    made = config.model_copy(update={"controller": chosen.config, "max_window": max(config.max_window, 2000.0)})
-    return Tuning(windows, rates, fit, candidates, made)
+    tuned = config.model_copy(update={"controller": chosen.config, "max_window": max(config.max_window, 2000.0)})
+    return Tuning(windows, rates, fit, candidates, tuned)
 
 
 def model_table(fit: Fit) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from flyball import Consumer
 from flyball.brokers import Message
 from flyball.servers.proxy import FaultProxy
 from flyball.servers.rabbitmq import RabbitMqNode
-from tests.consumer.queues import Place, fresh, until
+from tests.consumer.queues import ChannelUnderTest, fresh, until
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def far(rabbitmq: RabbitMqNode) -> Iterator[str]:
 
 async def filled(url: str, count: int) -> str:
     queue = fresh()
-    await Place(url, queue, log=False).send([b"%d" % number for number in range(count)])
+    await ChannelUnderTest(url, queue, log=False).send([b"%d" % number for number in range(count)])
     return queue
 
 

@@ -26,7 +26,7 @@ from flyball.servers.rabbitmq import RabbitMqNode
 from flyball.testing.controllers import check_controller
 from flyball.twin.consumer import ConsumerPlant, staircase
 from flyball.twin.consumer_loop import run_consumer
-from tests.consumer.queues import Place, fresh, until
+from tests.consumer.queues import ChannelUnderTest, fresh, until
 
 GOAL = 400.0
 
@@ -129,7 +129,7 @@ def test_a_live_consumer_recognises_slow_messages(rabbitmq: RabbitMqNode) -> Non
     async def scenario(proxy: FaultProxy) -> None:
         url = rabbitmq.amqp_url.replace(str(rabbitmq.ports.amqp), str(proxy.port))
         queue = fresh()
-        await Place(rabbitmq.amqp_url, queue, log=False).send([b"quick"] * 300 + [b"slow"] * 400)
+        await ChannelUnderTest(rabbitmq.amqp_url, queue, log=False).send([b"quick"] * 300 + [b"slow"] * 400)
         consumer = Consumer(url, queue=queue, handler=handle, goal="rate=100", controller=controller, period_s=0.4)
         async with consumer:
             await until(lambda: any(one.code is ReasonCode.GAINS_CHANGED for one in consumer.steps()))
