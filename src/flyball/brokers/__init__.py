@@ -17,7 +17,7 @@ package with the same files, as far as its broker needs them:
     sender.py, receiver.py, log_reader.py, admin.py
 
 and with files of its own: `sqlite` has schema, writer, append and claims; `rabbitmq` has policy (pure decisions),
-consumer_switch, management, errors, wire_in, wire_out and pika_internals; `rabbitmq_stream` has chunks and group;
+consumer_switch, management, errors, delivery_frames and pika_internals; `rabbitmq_stream` has chunks and group;
 `kafka` has producer and sequences; `memory` is broker and hub. `flyball.testing.broker_contract` is the test suite
 that every adapter passes.
 """

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from pika import frame, spec
 
 from flyball.brokers.port import Message
-from flyball.brokers.rabbitmq.codec import APP_ID, from_wire, to_properties
+from flyball.brokers.rabbitmq.codec import APP_ID, PublishFrames, from_wire, to_properties
 from flyball.brokers.rabbitmq.pika_internals import DeliveryConnection
-from flyball.brokers.rabbitmq.wire_out import PublishFrames
 
 _FRAME_MAX = 4096
 

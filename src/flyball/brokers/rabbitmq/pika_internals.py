@@ -11,7 +11,7 @@ from typing import Any
 from pika import spec
 from pika.adapters.asyncio_connection import AsyncioConnection
 
-from flyball.brokers.rabbitmq.wire_in import Handler, frame_end, read_deliveries
+from flyball.brokers.rabbitmq.delivery_frames import Handler, frame_end, read_deliveries
 
 
 class DeliveryConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types here

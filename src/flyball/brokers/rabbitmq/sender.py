@@ -23,11 +23,10 @@ from flyball.brokers.port import (
     Unconfirmed,
     Unreachable,
 )
-from flyball.brokers.rabbitmq.codec import APP_ID, to_properties
+from flyball.brokers.rabbitmq.codec import APP_ID, PublishFrames, to_properties
 from flyball.brokers.rabbitmq.config import EXCHANGE
 from flyball.brokers.rabbitmq.connection import Link, OpenChannel
 from flyball.brokers.rabbitmq.pika_internals import write
-from flyball.brokers.rabbitmq.wire_out import PublishFrames
 
 _RUN = 256  # messages published before other tasks and the socket may run
 _RUNS_AHEAD = 4  # runs that may be unconfirmed at once: bounds the unknown outcomes of a lost connection

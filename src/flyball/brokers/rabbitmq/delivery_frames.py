@@ -4,7 +4,7 @@ A delivery whose body is one frame is read in one go as soon as it is complete, 
 arrives while a consumer is being cancelled is kept in order, where pika would send it back.
 
 On the wire a delivery is a method frame (basic.deliver: consumer, number, redelivered, exchange, routing key), a
-header frame (body size, which properties follow, the properties) and a body frame; see `wire_out`.
+header frame (body size, which properties follow, the properties) and a body frame; see `codec`.
 """
 
 from __future__ import annotations
