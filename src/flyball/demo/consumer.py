@@ -3,8 +3,9 @@
 Its handler takes 10 ms, as a call to another service would. The window that a goal needs follows from that by
 Little's law (200 a second × 10 ms = 2 in flight); the consumer finds it by measuring.
 
-A phase has a result only once the loop has settled: when the mean of several samples in a row is near the goal.
-The samples after those are summarised.
+A phase has a result only once the loop has settled: when for several samples in a row the window has rested and
+their mean rate is near the goal. The samples after those are summarised, until a disturbance (Spark stops, the CPU
+load comes or goes) moves the window again; if those were too few, the loop has to settle once more.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from flyball.control.step import ReasonCode
 GOALS_PER_S = (200.0, 500.0)
 WORK_S = 0.01
 _PERIOD_S = 0.5
-_NEAR = 0.03  # relative error at which the loop counts as settled
-_IN_A_ROW = 6  # samples whose mean must be that near
-_ENOUGH = 16  # samples after settling: Spark and the CPU load make single ones vary
-_LONGEST_AFTER_S = 8.0  # the longest wait for a goal after the input has ended
+_NEAR = 0.03  # relative error of the mean rate at which the loop counts as settled
+_REST = 1.1  # widest window as a multiple of the narrowest, up to which the window rests
+_IN_A_ROW = 6  # samples for which both must hold
+_ENOUGH = 10  # samples after settling
+_LEAST = 5  # samples after settling below which there is no result
+_LONGEST_AFTER_S = 12.0  # the longest wait for a goal after the input has ended
 _FRESH_S = 1.0  # after that, the depth that the consumer reports was measured after the input had ended
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """How a goal was met after the loop had settled, which took `settled_after` samples; None: not settled."""
+    """How a goal was met while the loop was settled, from sample `settled_after` on; None: it did not settle."""
 
     goal_per_s: float
     settled_after: int | None
@@ -94,31 +97,48 @@ def _counts(step: LoopRecord, goal: float) -> bool:
     return has_messages and step.setpoint == goal and isinstance(step.command, float)
 
 
-def find_settling(rates_per_s: Sequence[float], goal_per_s: float) -> int | None:
-    """The number of samples until the mean of the last few was near the goal for the first time; None: never.
+def find_settled(rates_per_s: Sequence[float], windows: Sequence[float], goal_per_s: float) -> range:
+    """The samples after settling and before the next disturbance: the first that are enough, else the most.
 
-    >>> find_settling([60.0, 120.0, 150.0, 190.0, 198.0, 204.0, 199.0, 201.0, 203.0], 200.0)
-    9
-    >>> find_settling([166.0] * 40, 200.0) is None
-    True
+    >>> rates = [60.0, 120.0, 180.0, 198.0, 204.0, 199.0, 201.0, 203.0, 197.0, 202.0, 200.0, 201.0, 198.0, 150.0]
+    >>> windows = [1.0, 2.0, *[2.4] * 11, 3.0]
+    >>> find_settled(rates, windows, 200.0)  # from the third to the eighth: 197.5 on average
+    range(8, 13)
+    >>> find_settled([166.0] * 40, [2.0] * 40, 200.0)
+    range(0, 0)
     """
-    for end in range(_IN_A_ROW, len(rates_per_s) + 1):
-        if abs(fmean(rates_per_s[end - _IN_A_ROW : end]) - goal_per_s) <= _NEAR * goal_per_s:
-            return end
-    return None
+    longest = range(0)
+    for first in range(len(rates_per_s) - _IN_A_ROW):
+        after = first + _IN_A_ROW
+        error = fmean(rates_per_s[first:after]) / goal_per_s - 1.0
+        if abs(error) > _NEAR or not _rests(windows[first:after]):
+            continue
+        end = after
+        while end < len(windows) and _rests(windows[first : end + 1]):
+            end += 1
+        if end - after > len(longest):
+            longest = range(after, end)
+        if len(longest) >= _ENOUGH:
+            break
+    return longest if len(longest) >= _LEAST else range(0)
+
+
+def _rests(windows: Sequence[float]) -> bool:
+    return max(windows) <= _REST * min(windows)
 
 
 def summarise_phase(steps: Sequence[LoopRecord], goal: float) -> Phase:
-    """Summarise the steps at one goal, from settling on.
+    """Summarise the steps at one goal while the loop was settled.
 
     >>> summarise_phase([], 200.0)
     Phase(goal_per_s=200.0, settled_after=None, samples=0, mean_per_s=None, std_per_s=None, window=None)
     """
     counted = [step for step in steps if _counts(step, goal)]
     rates = [as_scalar(step.measurement or 0.0) for step in counted]
-    settled_after = find_settling(rates, goal)
-    if settled_after is None or settled_after == len(counted):
-        return Phase(goal, settled_after, 0, None, None, None)
-    rates, windows = rates[settled_after:], [as_scalar(step.command or 0.0) for step in counted[settled_after:]]
+    windows = [as_scalar(step.command or 0.0) for step in counted]
+    settled = find_settled(rates, windows, goal)
+    if not settled:
+        return Phase(goal, None, 0, None, None, None)
+    rates, windows = [rates[k] for k in settled], [windows[k] for k in settled]
     figures = round(fmean(rates), 1), round(pstdev(rates), 1), round(fmean(windows), 2)
-    return Phase(goal, settled_after, len(rates), *figures)
+    return Phase(goal, settled.start, len(settled), *figures)
