@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 import uuid
 from collections.abc import Callable
@@ -70,16 +71,12 @@ def test_a_blocking_pika_program_holds_a_rate_with_a_backlog(rabbitmq: RabbitMqN
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq.amqp_url))
     channel = regulate(connection.channel(), goal="rate=50", max_window=64, period_s=0.5)
     times_s: list[float] = []
-    settled: int | None = None
 
     def on_message(channel: Any, method: Any, _properties: Any, _body: bytes) -> None:
-        nonlocal settled
         times_s.append(time.monotonic())
         if handling_s:
             time.sleep(handling_s)
         channel.basic_ack(method.delivery_tag)
-        if settled is None and len(channel.steps()) >= 4:
-            settled = len(times_s)
         if len(times_s) == count or len(channel.steps()) >= 14:
             channel.stop_consuming()
 
@@ -87,9 +84,9 @@ def test_a_blocking_pika_program_holds_a_rate_with_a_backlog(rabbitmq: RabbitMqN
     channel.basic_consume(queue, on_message)
     channel.start_consuming()
     assert len(times_s) < count, "no step was made before the queue was empty"
-    assert settled is not None
-    rate = (len(times_s) - settled) / (times_s[-1] - times_s[settled - 1])
-    assert 25.0 < rate < 75.0
+    # The median, because a stall of the machine makes one sample low and the next one high.
+    rates = [step.measurement for step in channel.steps()[4:] if isinstance(step.measurement, float)]
+    assert 25.0 < statistics.median(rates) < 75.0
     assert is_below(50.0, began_s, times_s)
     connection.close()
 

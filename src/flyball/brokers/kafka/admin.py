@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import (
@@ -19,10 +19,14 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from flyball.backoff import delays_s
 from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.core.positions import Partition
-from flyball.brokers.kafka.config import KafkaSettings, exception_to_broker_error, to_broker_error
+from flyball.brokers.kafka.config import (
+    KafkaSettings,
+    exception_to_broker_error,
+    retry_transient,
+    to_broker_error,
+)
 from flyball.brokers.kafka.log_reader import KafkaLogReader
 from flyball.brokers.port import ChannelInfo, LoginRefused, Unreachable, no_such_channel
 from flyball.errors import InvalidValue
@@ -32,18 +36,7 @@ Answer = TypeVar("Answer")
 _OFFSET_SPEC: Any = importlib.import_module("confluent_kafka.admin").OffsetSpec  # has no types
 _REQUEST_S = 10.0
 _CONNECT_STEP_S = 0.25
-_ATTEMPTS = 12
 _SMALLEST_SEGMENT, _LARGEST_SEGMENT = 1 << 20, 1 << 30
-# A leader or coordinator is being chosen: the request succeeds in a moment.
-_TRANSIENT = {
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.NOT_COORDINATOR,
-    KafkaError._WAIT_COORD,
-}
 # The group has members, so only they may commit for it.
 _GROUP_IN_USE = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP, KafkaError.STALE_MEMBER_EPOCH}
 
@@ -122,7 +115,7 @@ class KafkaAdmin:
             answers = self._client.list_offsets(request, request_timeout=_REQUEST_S)
             return {(each.topic, each.partition): future.result().offset for each, future in answers.items()}
 
-        return self._retry_transient(ask, partitions[0][0])
+        return retry_transient(ask, self._settings, partitions[0][0])
 
     def declare(self, spec: ChannelSpec) -> None:
         topic, partitions = spec.name, spec.partitions
@@ -178,7 +171,7 @@ class KafkaAdmin:
         bounds = self.bounds(topic)
         ends = [TopicPartition(topic, number, end) for number, (_, end) in enumerate(bounds)]
         answers = self._client.delete_records(ends, request_timeout=_REQUEST_S)
-        self._retry_transient(lambda: [future.result() for future in answers.values()], topic)
+        retry_transient(lambda: [future.result() for future in answers.values()], self._settings, topic)
         return sum(end - first for first, end in bounds)
 
     def depth(self, topic: str, group: str | None) -> int:
@@ -238,7 +231,7 @@ class KafkaAdmin:
                     return None
                 raise
 
-        answer = self._retry_transient(ask, group)
+        answer = retry_transient(ask, self._settings, group)
         if answer is None:
             return ends
         refused = [each for each in answer.topic_partitions if each.error is not None]
@@ -263,7 +256,7 @@ class KafkaAdmin:
                     raise KafkaException(each.error)
             return offsets
 
-        committed = self._retry_transient(ask, group)
+        committed = retry_transient(ask, self._settings, group)
         return {(each.topic, each.partition): each.offset for each in committed if each.offset >= 0}
 
     def _observer_of(self, group: str) -> Consumer:
@@ -280,14 +273,3 @@ class KafkaAdmin:
                 Consumer(self._settings.client() | {"group.id": group, "enable.auto.commit": False}),
             )
         return self._observer[1]
-
-    def _retry_transient(self, ask: Callable[[], Answer], subject: str) -> Answer:
-        """Ask again while a leader or coordinator is being chosen (a topic was just created)."""
-        for delay_s in (*delays_s(_ATTEMPTS - 1), None):
-            try:
-                return ask()
-            except KafkaException as error:
-                if delay_s is None or error.args[0].code() not in _TRANSIENT:
-                    raise exception_to_broker_error(error, self._settings, subject) from None
-                time.sleep(delay_s)
-        raise AssertionError("unreachable: the last attempt returns or raises")

@@ -11,11 +11,14 @@ finished ids a receiver remembers to drop repeats; 0: none).
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from flyball.backoff import delays_s
 from flyball.brokers.core.dedup import MAX_IDS
 from flyball.brokers.port import (
     BrokerError,
@@ -27,6 +30,8 @@ from flyball.brokers.port import (
 )
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
+
+Answer = TypeVar("Answer")
 
 _OPTIONS = (
     "tls",
@@ -43,6 +48,17 @@ _OPTIONS = (
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 # What a record may need beyond its body: key, headers, and the framing of a batch.
 _SLACK_BYTES = 1 << 20
+_ATTEMPTS = 12
+# A leader or coordinator is being chosen: the request succeeds in a moment.
+_TRANSIENT = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
+}
 
 _LOGIN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.UNSUPPORTED_SASL_MECHANISM}
 _DENIED = {
@@ -155,6 +171,18 @@ def exception_to_broker_error(
     error: KafkaException, settings: KafkaSettings, subject: str | None = None
 ) -> BrokerError:
     return to_broker_error(error.args[0], settings, subject)
+
+
+def retry_transient(ask: Callable[[], Answer], settings: KafkaSettings, subject: str) -> Answer:
+    """Ask again while a leader or coordinator is being chosen (a topic was just created, a broker restarted)."""
+    for delay_s in (*delays_s(_ATTEMPTS - 1), None):
+        try:
+            return ask()
+        except KafkaException as error:
+            if delay_s is None or error.args[0].code() not in _TRANSIENT:
+                raise exception_to_broker_error(error, settings, subject) from None
+            time.sleep(delay_s)
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def unconfirmed(settings: KafkaSettings, waited_s: float) -> Unconfirmed:

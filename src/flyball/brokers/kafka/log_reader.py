@@ -9,7 +9,12 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from flyball.brokers.kafka.config import KafkaSettings, exception_to_broker_error, to_broker_error
+from flyball.brokers.kafka.config import (
+    KafkaSettings,
+    exception_to_broker_error,
+    retry_transient,
+    to_broker_error,
+)
 from flyball.brokers.log_reader import LogChunk
 from flyball.brokers.port import Unreachable
 from flyball.brokers.url import BrokerUrl
@@ -55,12 +60,13 @@ class KafkaLogReader:
         count = self.partitions()
         if not 0 <= partition < count:
             raise InvalidValue(f"log {self._log!r} has partitions 0 to {count - 1}, not {partition}")
-        try:
-            first, end = self._client().get_watermark_offsets(
+        first, end = retry_transient(
+            lambda: self._client().get_watermark_offsets(
                 TopicPartition(self._log, partition), self._settings.connect_timeout_s
-            )
-        except KafkaException as error:
-            raise exception_to_broker_error(error, self._settings, self._log) from None
+            ),
+            self._settings,
+            self._log,
+        )
         return first, end
 
     def read_bodies(self, partition: int, start: int, stop: int) -> Iterator[LogChunk]:
