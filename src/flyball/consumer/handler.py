@@ -54,6 +54,8 @@ def awaitable_of(result: object) -> Awaitable[Any] | None:
         ...
     TypeError: the handler returned a generator, of which nothing has run: return None or something to await
     """
+    if result is None:
+        return None  # the everyday case, at a tenth of the cost
     if isinstance(result, concurrent.futures.Future):
         return asyncio.wrap_future(result)
     if inspect.isawaitable(result):
