@@ -1,6 +1,6 @@
 """How long a slot of the window stays empty between a settled message and the next, while the broker has more.
 
-A broker that sends ahead reslots a settled message within its round trip (`round_trip`). Any other is asked: the
+A broker that sends ahead replaces a settled message within its round trip (`round_trip`). Any other is asked: the
 acknowledgement is written, then the next message is claimed or fetched, and meanwhile the slot is empty. That
 time is part of what a message costs: rate = window / (handling + replacement).
 
