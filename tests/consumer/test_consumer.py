@@ -249,6 +249,32 @@ def test_what_is_handled_while_another_acknowledgement_is_under_way_is_acknowled
     asyncio.run(scenario())
 
 
+def test_an_acknowledgement_that_raises_anything_does_not_end_those_that_follow(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledge = BaseReceiver.ack
+    failed = asyncio.Event()
+
+    async def fail_once(self: BaseReceiver, *deliveries: Delivery) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a fault of a client library")
+        await acknowledge(self, *deliveries)
+
+    async def handle(message: Message) -> None:
+        if message.body != b"0":
+            await failed.wait()
+
+    async def scenario() -> None:
+        await memory.send(bodies(6))
+        monkeypatch.setattr(BaseReceiver, "ack", fail_once)
+        async with Consumer(memory.url, handler=handle, window=2, **memory.arguments) as consumer:
+            await until(lambda: consumer.stats.handed == 6)
+        assert await waiting(memory.url, memory.name) == 1  # what was not acknowledged goes back
+
+    asyncio.run(scenario())
+
+
 def test_a_block_left_by_an_exception_closes_in_order_and_raises_that_exception(memory: Any) -> None:
     async def scenario() -> None:
         await memory.send(bodies(3))

@@ -263,6 +263,12 @@ class Dispatcher:
                 await self._receiver.ack(*(delivery for delivery, _ in done))
             except BrokerError as error:  # they will be delivered again, and recognised
                 log.warning("%d acknowledgements did not reach the broker: %s", len(done), error)
+            except Exception:  # a fault of a client library must not end the acknowledging of all that follow
+                log.exception(
+                    "%d acknowledgements failed in a way that no broker error describes; these messages go back "
+                    "when the consumer stops",
+                    len(done),
+                )
             self.acked += len(done)
 
 
