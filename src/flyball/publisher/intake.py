@@ -123,15 +123,13 @@ class Intake:
 
     async def _store(self, handles: Sequence[Handle]) -> None:
         """Store all; where they do not fit together, as many as fit, and apply `when_full` to the others."""
-        left = handles
-        size = len(left)
-        while left:
-            head = left[:size]
+        start, size = 0, len(handles)
+        while start < len(handles):
+            part = handles[start : start + size]
             try:
-                await self._relay.store(head)
+                await self._relay.store(part)
             except DiskFull as error:
-                for handle in left:
-                    self._refuse(handle, error)
+                self._refuse_all(handles[start:], error)
                 return
             except Full as error:
                 if size > 1:
@@ -140,14 +138,17 @@ class Intake:
                     # Other processes may make room too, and this one does not learn of it: hence the time limit.
                     await self._relay.wait_for_space(_RETRY_S)
                 else:
-                    self._refuse(head[0], error)
-                    left = left[1:]
-                continue
+                    self._refuse(part[0], error)
+                    start += 1
             except StoreError as error:
-                for handle in left:
-                    self._refuse(handle, error)
+                self._refuse_all(handles[start:], error)
                 return
-            left = left[len(head) :]
+            else:
+                start += len(part)
+
+    def _refuse_all(self, handles: Sequence[Handle], error: StoreError) -> None:
+        for handle in handles:
+            self._refuse(handle, error)
 
     def _refuse(self, handle: Handle, error: StoreError) -> None:
         if self._when_full == "drop" and isinstance(error, Full) and not isinstance(error, DiskFull):
