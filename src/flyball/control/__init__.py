@@ -1,16 +1,16 @@
 """Pure mathematics of feedback control: numpy and scipy only, no I/O, no clock, no logging, no randomness.
 
-step        the contract every controller keeps: step(state, sample) -> (state, action)
-models      what a plant looks like: ARX with offset and input delay, state space
-signals     experiment signals: step, staircase, PRBS
-identify    data -> model, with the evidence for it
-recursive   the same, one sample at a time
-design      model + specification -> gains, by placement or search;  lqr, lanes  the same for several commands
-verify      model + gains -> certificate (jury, margins, response, robustness);  verify_matrix  for several
-commands gains       the gains of a linear controller, and the polynomials that they mean
-controllers one controller a file, and the catalogue that names them
-wrappers    limits, filters, dither around any controller
-filters     running averages and medians;  limits  how far and how fast a command may go
-state       controller states as plain data, for storing
-guard       notices when a loop no longer does what its design assumed
+step            the contract of every controller: step(state, sample) -> (state, action)
+record          the record of one step of a loop
+models          plants: ARX with offset and input delay, state space
+identification  recorded input and output -> model, with the evidence for it; signals of experiments
+design          model + specification -> gains, by placement or search; LQR and lane balancing for several commands
+verification    model + gains -> certificate: poles, margins, response, robustness
+tuning          from an experiment on a running plant to verified controllers
+gains           the gains of a linear controller, and the polynomials that they mean
+controllers     one controller a file, and the catalogue of their names
+wrappers        limits, filters, dither around any controller
+guard           detects when a loop no longer behaves as its design assumed
+filters         running averages and medians;  limits  how far and how fast a command may go
+state           controller states as plain data, for storing
 """

@@ -49,8 +49,8 @@ class Poisson:
 class Normal:
     """Gaps drawn from a normal distribution, cut off at 0: a periodic source with jitter.
 
-    Where `std_s` is far below `mean_s` (S1: 10 ms and 1 ms) nothing is ever cut off. `sources` of them run
-    side by side, each started at a random point of its first gap, so that they do not march in step.
+    Where `std_s` is far below `mean_s` (prefetch paper: 1 ms and 10 ms) nothing is ever cut off. `sources` of them
+    run side by side, each started at a random point of its first gap, so that they do not march in step.
     """
 
     mean_s: float

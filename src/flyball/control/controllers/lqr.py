@@ -58,7 +58,7 @@ class Lqr:
     >>> [round(share, 3) for share in under_way]
     [0.4, 0.4, 0.2]
 
-    Source: S5, load balancing of more than two lanes.
+    Source: the event-processing paper, load balancing of more than two lanes.
     """
 
     ki: tuple[tuple[float, ...], ...] = field(

@@ -38,7 +38,7 @@ class P:
     >>> round(y / 400.0, 2)
     0.62
 
-    Source: S1, with the bias added so that a loop can start at its working point.
+    Source: the prefetch paper, with the bias added so that a loop can start at its working point.
     """
 
     kp: float = field(metadata={"help": "proportional gain Kp: command per unit of error"})

@@ -42,7 +42,7 @@ class Pi:
     >>> round(y, 3)
     400.0
 
-    Source: S1 (the gains above) and S5.
+    Source: the prefetch paper (the gains above) and the event-processing paper.
     """
 
     kp: float = field(metadata={"help": "proportional gain Kp: command per unit of error"})

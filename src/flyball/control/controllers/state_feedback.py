@@ -50,8 +50,8 @@ class StateFeedback:
     >>> round(y)
     100
 
-    Source: S5, which left the delay out of its first model; pole placement by `flyball design --controller
-    state`.
+    Source: the event-processing paper, which left the delay out of its first model; pole placement by
+    `flyball design --controller state`.
     """
 
     ki: float = field(metadata={"help": "integral gain Ki: command per unit of error and sample"})

@@ -3,9 +3,9 @@
 `identify` fits y(k+1) = a·y(k) + b·u(k−D) + c (or more terms of each) by least squares as the prefetch paper does,
 and finds out what a recording does not say by itself:
 
-alignment  `same`: a row's output was measured under that row's input; `next`: under the previous row's (S1's
-           indexing). A row of the model needs u(k−D) beside y(k+1), so in rows the input lags the output by
-           D (`same`) or D + 1 (`next`): one lag covers both, and `delay.choose_lag` finds it.
+alignment  `same`: a row's output was measured under that row's input; `next`: under the previous row's (as in the
+           prefetch paper). A row of the model needs u(k−D) beside y(k+1), so in rows the input lags the output
+           by D (`same`) or D + 1 (`next`): one lag covers both, and `delay.choose_lag` finds it.
 range      the inputs between which the plant is linear; the model is fitted to rows inside it.
 
 The result says how far to trust it: covariance and confidence intervals, R² one step ahead and in a free run,

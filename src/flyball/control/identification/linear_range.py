@@ -1,4 +1,4 @@
-"""The part of the input's range in which a linear model holds (S1: prefetch counts up to 22).
+"""The part of the input's range in which a linear model holds (in the prefetch paper up to a count of 22).
 
 A plant that saturates, or has a dead zone, bends where the input passes some value h. Adding a hinge,
 

@@ -85,7 +85,7 @@ def run(context: ExperimentContext) -> Report:
             "Equal fixed windows of 1,000 take turns: each waits until the 8,000 messages of all have passed, 8 "
             "s, so that over 5 s some get everything. `batch-aimd` has a bound of 64 transfers for all, and equal "
             "bounds give equal shares. `auto` shares fairly without any bound being set, and keeps the broker's "
-            "queue short meanwhile; who joins is heard at once and settles within seconds.",
+            "queue short meanwhile; a publisher that joins gets its share within seconds.",
         ],
         data={"publishers": PUBLISHERS, "seeds": len(seeds), "controllers": data},
     )

@@ -46,9 +46,9 @@ class BalanceState:
 class Balancer:
     """Shares for lanes so that their predicted delays become equal.
 
-    The knobs are log weights: a lane's delay changes by a *factor* with its share, so logs make the plant linear:
-    ln delay(k+1) = a·ln delay(k) + b·ln weight(k−1), b by load. Two lanes: one PI on ln(delay₀/delay₁), knob
-    ln(weight₀/weight₁). More: LQR on the N−1 differences. Gains are scheduled by load with hysteresis.
+    Commands are log weights: a lane's delay changes by a *factor* with its share, so logs make the plant linear:
+    ln delay(k+1) = a·ln delay(k) + b·ln weight(k−1), b by load. Two lanes: one PI on ln(delay₀/delay₁) with
+    the command ln(weight₀/weight₁). More: LQR on the N−1 differences. Gains are scheduled by load with hysteresis.
 
     >>> balancer = Balancer(2)
     >>> state = balancer.initial()
