@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.benchmarks.consumer import disturbances, overhead
-from flyball.lab.benchmarks.consumer import goals as holding
+from flyball.lab.benchmarks.consumer import disturbances, goals, overhead
 from flyball.lab.rigs.consumer.contenders import DEFAULT, PRINTED, contenders, open_loop, our_pi
 from flyball.lab.rigs.consumer.disturbances import GOAL, HANDLERS
 from flyball.lab.rigs.consumer.rig import Rig
@@ -41,10 +40,10 @@ def _control(context: BenchContext, rig: Rig) -> Iterator[Row]:
     every = contenders(GOAL, gain, static_pi)
     pair = [contender for contender in every if contender.name in (DEFAULT, PRINTED)]
     if context.wants("goal"):
-        yield from holding.one_goal(context, rig, pair if quick else every, 3)
+        yield from goals.one_goal(context, rig, pair if quick else every, 3)
     if context.wants("goals-in-turn"):
-        yield from holding.goals_in_turn(context, rig, pair if quick else every, 3, gain * top)
+        yield from goals.goals_in_turn(context, rig, pair if quick else every, 3, gain * top)
     if context.wants("noise"):
-        yield from holding.noise(context, rig, pair, 1 if quick else 3)
+        yield from goals.noise(context, rig, pair, 1 if quick else 3)
     if context.wants("disturbances"):
         yield from disturbances.cases(context, rig, pair, 1 if quick else 3)

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from flyball.errors import require
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.benchmarks.pipeline import backlog, flow, kills, series, throughput
-from flyball.lab.benchmarks.pipeline import cpu_load as disturbed
+from flyball.lab.benchmarks.pipeline import backlog, cpu_load, flow, kills, series, throughput
 
 _CASES = {
     "throughput": throughput.cases,
     "flow": flow.cases,
-    "disturbed": disturbed.cases,
+    "disturbed": cpu_load.cases,
     "backlog": backlog.cases,
     "series": series.cases,
     "kills": kills.cases,

@@ -8,8 +8,10 @@ from typing import TypeAlias
 import numpy as np
 
 from flyball.lab.bench import BenchContext, Better, Row
-from flyball.lab.rigs.consumer.contenders import DEFAULT, Contender
+from flyball.lab.rigs.consumer.contenders import DEFAULT, P_GAIN, PRINTED, Contender
 
+_IN_CASES = {PRINTED: "S1's PI", "printed PID": "S1's PID", f"printed P, Kp={P_GAIN}": f"S1's P, Kp={P_GAIN}"}
+"""Contenders whose name in cases is an older one: results of different commits are compared by case."""
 START = 3  # samples at the start that deviation and mean leave out
 Figures: TypeAlias = dict[str, float]
 OneRun: TypeAlias = Callable[[Contender, int], Figures]
@@ -50,7 +52,7 @@ def rows(
         better: Better = "higher" if name in higher else "lower"
         for contender, runs in found.items():
             ours = contender == DEFAULT
-            label = f"{case} {name}" if ours else f"{case} {name}, {contender}"
+            label = f"{case} {name}" if ours else f"{case} {name}, {_IN_CASES.get(contender, contender)}"
             goal = goals.get(name) if ours else None
             yield context.row(label, median(runs, name), unit, goal=goal, better=better)
             if len(runs) > 1:
