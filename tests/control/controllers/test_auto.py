@@ -6,6 +6,7 @@ import pytest
 
 from flyball.control.controllers.publishing.auto import Auto, AutoState
 from flyball.control.controllers.publishing.signals import Batching, Measured
+from flyball.control.state import from_plain, to_plain
 from flyball.control.step import ReasonCode, Sample
 
 TRIP_S = 0.14
@@ -55,3 +56,9 @@ def test_batches_are_large_until_a_rate_is_known() -> None:
     _, action = controller.step(state, Sample(101.0, 0.0, 0.0, tuple(Measured(pending=500.0))))
     assert isinstance(action.command, Batching)
     assert (action.command.window, action.command.most) == (128.0, 16.0)
+
+
+def test_a_stored_state_keeps_its_keys() -> None:
+    stored = to_plain(AutoState(window=8.0, limited_since_s=1.0, count_limited=True, unavailable_s=2.0))
+    assert (stored["pressed_s"], stored["held"], stored["troubled_s"]) == (1.0, True, 2.0)
+    assert from_plain(AutoState, stored).unavailable_s == 2.0

@@ -66,20 +66,20 @@ class AutoState:
     """All of them, over a long path whose knee is found: the shortest of many is shorter than that of few."""
     limited: bool = False
     """In this round the window held messages back."""
-    limited_since_s: float | None = None
+    limited_since_s: float | None = field(default=None, metadata={"stored_as": "pressed_s"})
     """Since when the window has held messages back without a break."""
     peak: float = 0.0
     """Most messages on the way in this round."""
     counting_s: float | None = None
     """Since when `counted` messages have been confirmed, for the delivery rate; None: from the next sample on."""
     counted: float = 0.0
-    count_limited: bool = False
+    count_limited: bool = field(default=False, metadata={"stored_as": "held"})
     """Since then the window held messages back."""
     doubling: bool = True
     """Still looking for the knee by doubling."""
     drain_until_s: float | None = None
     """Draining, until something comes back that was sent after this; None: not draining."""
-    unavailable_s: float | None = None
+    unavailable_s: float | None = field(default=None, metadata={"stored_as": "troubled_s"})
 
 
 @dataclass(frozen=True, slots=True)
