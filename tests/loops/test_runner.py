@@ -6,11 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from flyball.control.controllers.gain_scheduled import GainScheduled, Region
 from flyball.control.controllers.pi import Pi
 from flyball.control.models import first_order
 from flyball.control.step import ReasonCode
@@ -309,3 +310,26 @@ def test_blocking_calls_leave_the_other_loops_alone() -> None:
     runner = run(loops, samples=8)
     assert len(runner.records("quick")) == 8
     assert any(record.code is ReasonCode.OVERDUE for record in runner.records("slow"))
+
+
+class _Load(NamedTuple):
+    depth: Any
+    rate: Any
+
+
+@pytest.mark.parametrize(
+    ("read", "region"),
+    [
+        (lambda: [None, np.int64(900)], 1),
+        (lambda: (value for value in (1, 900)), 1),
+        (lambda: _Load(None, 900), 1),
+        (lambda: (1.0, "many"), 0),
+    ],
+)
+def test_disturbances_are_numbers_however_they_are_returned(read: Callable[[], Any], region: int) -> None:
+    clock = VirtualClock()
+    controller = GainScheduled((Region(0.0, 0.0, 0.01), Region(500.0, 0.0, 0.05)), by="disturbance", index=1)
+    loop = _loop("scheduled", clock, controller=controller, disturbances=read)
+    (record,) = run([loop], samples=1, clock=clock).records()
+    assert record.code is not ReasonCode.HELD_CONTROLLER_FAILED
+    assert loop.state.controller.region == region

@@ -364,7 +364,9 @@ def _disturbances(loop: Loop) -> Disturbances:
     if loop.disturbances is None:
         return ()
     try:
-        return loop.disturbances()
+        values = loop.disturbances()
+        numbers = [None if value is None else float(value) for value in values]
+        return values._make(numbers) if hasattr(values, "_make") else tuple(numbers)  # a named tuple stays one
     except Exception as error:  # noqa: BLE001 – feed-forward is a help, not a condition
         log.debug("loop %s: disturbances: %s", loop.name, error)
         return ()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from flyball.control.controllers.gain_scheduled import GainScheduled, Region
@@ -24,6 +26,13 @@ def test_chooses_the_region_by_the_disturbance(load: float, move: float) -> None
     loop = GainScheduled((SLOW, FAST), by="disturbance", index=1)
     _, action = loop.step(loop.initial(10.0), Sample(0.0, 1.0, 400.0, 390.0, None, (1e6, load)))
     assert action.command == pytest.approx(10.0 + move)
+
+
+@pytest.mark.parametrize("number", [float, int, np.int64, np.float32])
+def test_any_kind_of_number_chooses_the_region(number: Any) -> None:
+    loop = GainScheduled((SLOW, FAST))
+    state, _ = loop.step(loop.initial(10.0), Sample(0.0, 1.0, number(600), 590.0))
+    assert state.region == 1
 
 
 def test_switch_does_not_bump() -> None:

@@ -124,4 +124,6 @@ class GainScheduled:
             quantity = sample.disturbances[self.index]
         else:
             return None
-        return quantity if isinstance(quantity, int | float) and math.isfinite(quantity) else None
+        if quantity is None or isinstance(quantity, tuple) or not math.isfinite(quantity):
+            return None
+        return quantity
