@@ -155,7 +155,7 @@ class ProcessPipeline:
         if self._config.rules:
             with open_log_reader(self._url, self._config.results) as reader:
                 end = reader.bounds(0)[1]
-            wait_until(lambda: self._rules_are_done() >= end, self.check)
+            wait_until(lambda: self._rules_offset() >= end, self.check)
             self._alerts.drain()
         if self.ended:
             self._rules.end_feeds()
@@ -232,7 +232,8 @@ class ProcessPipeline:
         levels = self._read(tick.members)
         return [level.mark is not None and level.mark >= tick.number for level in levels]
 
-    def _rules_are_done(self) -> int:
+    def _rules_offset(self) -> int:
+        """Offset in the results log up to which the rules have evaluated everything."""
         with open_log_reader(self._url, rules_name(self._config.results)) as reader:
             try:
                 return max((int(json.loads(body)["through"]) for body in last_bodies(reader, 1)), default=-1)

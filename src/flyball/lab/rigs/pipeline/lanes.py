@@ -87,7 +87,7 @@ class LaneSimulation:
         self.rate = 0.0
         """events a second that come in"""
         self._weigh, self._balance_every_s, self._late = weigh, balance_every_s, late
-        self._spare_laggards = skip_laggards
+        self._skip_laggards = skip_laggards
         self.weights: tuple[float, ...] = policy.equal_weights(len(models))
         rngs = np.random.default_rng(seed).spawn(len(models))
         self.lanes: list[LaneTwin] = []
@@ -113,7 +113,7 @@ class LaneSimulation:
             events = int(due)
             due -= events
             shares = self.weights
-            if self._spare_laggards:
+            if self._skip_laggards:
                 shares = policy.without_laggards(shares, [delay.now_s for delay in self._delays])
             counts, carry = policy.split(events, shares, carry)
             for lane, count in zip(self.lanes, counts, strict=True):
