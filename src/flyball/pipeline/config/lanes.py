@@ -23,23 +23,23 @@ class LanesConfig(StrictModel):
         Field(description="False: equal shares of max_rows a batch, whatever the result queues hold"),
     ] = True
     queue_bytes: Annotated[int, Field(gt=0, description="Size of a lane's result queue")] = 64_000_000
-    free_bytes: Annotated[int, Field(gt=0, description="Free space of a result queue that flow control holds")] = (
-        40_000_000
-    )
+    free_bytes: Annotated[
+        int, Field(gt=0, description="Set point of flow control: free space of a result queue")
+    ] = 40_000_000
     interval_s: Annotated[float, Field(gt=0, description="How often flow control acts")] = 2.0
     flow: Annotated[
         NearPath | None, Field(description="File with the gains of flow control, as `flyball tune` writes it")
     ] = None
     _gains: dict[str, float] = PrivateAttr(default_factory=dict)
     timeout_s: Annotated[
-        float, Field(gt=0, description="How long the combiner waits for a lane that has fallen silent")
+        float, Field(gt=0, description="How long the combiner waits for a lane that delivers nothing")
     ] = 30.0
     reorder_bytes: Annotated[
-        int, Field(gt=0, description="Memory for results that wait for their turn; more goes to disk")
+        int, Field(gt=0, description="Memory of the reorder buffer; beyond it results go to disk")
     ] = 64_000_000
 
     tick_s: Annotated[
-        float, Field(gt=0, description="How often the splitter shares out what came in (runner process)")
+        float, Field(gt=0, description="How often the splitter distributes new input (runner process)")
     ] = 0.1
     tasks: Annotated[int, Field(ge=1, le=1024, description="Tasks that read for one lane (runner process)")] = 1
     cores: Annotated[

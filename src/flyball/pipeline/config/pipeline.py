@@ -38,7 +38,7 @@ class PipelineConfig(StrictModel):
 
     name: Annotated[
         str | None,
-        Field(pattern=r"^[A-Za-z0-9_-]+$", description="tells this pipeline's messages from those of others"),
+        Field(pattern=r"^[A-Za-z0-9_-]+$", description="name in the logs that several pipelines share"),
     ] = None
     columns: Annotated[str, Field(description="Columns of an event: name, type and, if it may be absent, null")]
     event_time: Annotated[str, Field(description="The column with the time of the event, in seconds since 1970")]
@@ -55,7 +55,7 @@ class PipelineConfig(StrictModel):
     ] = ()
     upstream: Annotated[tuple[str, ...], Field(description="Names of the pipelines that write the input")] = ()
     upstream_timeout_s: Annotated[
-        float, Field(gt=0, allow_inf_nan=False, description="How long to wait for one of them that falls silent")
+        float, Field(gt=0, allow_inf_nan=False, description="How long to wait for one of them that sends nothing")
     ] = 60.0
     runner: Annotated[
         Literal["inline", "process"] | None,
@@ -107,7 +107,7 @@ class PipelineConfig(StrictModel):
                 raise ValueError(f"feeds names {channel!r}, to which no rule writes; there are: {there}")
         if self.feeds and self.name is None:
             raise ValueError(
-                "feeds needs a name, by which the next pipeline tells this one from others; "
+                "feeds needs a name, by which the next pipeline recognises this one; "
                 'give this pipeline one, such as name = "lyon"'
             )
         if len(set(self.upstream)) != len(self.upstream):
