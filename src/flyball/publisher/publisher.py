@@ -28,7 +28,6 @@ from flyball.control.controllers import catalogue
 from flyball.control.record import LoopRecord
 from flyball.control.step import Controller
 from flyball.errors import FlyballError, InvalidValue
-from flyball.futures import WorkerPool
 from flyball.publisher.handle import Dropped, Handle, check_fit
 from flyball.publisher.intake import Intake, WhenFull
 from flyball.publisher.options import (
@@ -44,6 +43,7 @@ from flyball.publisher.outbox import PublisherOutbox, open_outbox
 from flyball.publisher.policy import Policy, start
 from flyball.publisher.receipts import ReceiptTracker
 from flyball.publisher.relay import Relay
+from flyball.publisher.store_workers import WorkerPool
 from flyball.publisher.target_sender import Targets, TargetSender, TargetStats
 from flyball.store.outbox import USUAL, check_urgency
 

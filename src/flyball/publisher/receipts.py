@@ -18,8 +18,8 @@ from flyball.backoff import delays_s
 from flyball.brokers import Broker, Delivery, Receiver, connect
 from flyball.brokers import delivery_receipts as wire
 from flyball.brokers.port import BrokerError
-from flyball.futures import WorkerPool
 from flyball.publisher.handle import Handle
+from flyball.publisher.store_workers import WorkerPool
 from flyball.publisher.unreceipted import Unreceipted
 from flyball.store.protocol import StoreError
 

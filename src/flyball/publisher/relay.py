@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from flyball.brokers import Message
 from flyball.brokers.port import BrokerError
-from flyball.futures import WorkerPool
 from flyball.publisher.handle import Handle, Rejected, from_store
 from flyball.publisher.outbox import PublisherOutbox
 from flyball.publisher.receipts import ReceiptTracker
+from flyball.publisher.store_workers import WorkerPool
 from flyball.publisher.target_sender import Targets, TargetSender, now_s
 from flyball.store import StoreError
 from flyball.store.outbox import Pending
