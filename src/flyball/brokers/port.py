@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Protocol, Self, TypeAlias
 
-from flyball.errors import FlyballError
+from flyball.errors import FlyballError, InvalidValue
 from flyball.message import HeaderValue as HeaderValue
 from flyball.message import Message as Message
 from flyball.message import new_id as new_id
@@ -295,6 +295,15 @@ class Blocked(BrokerError, BlockingIOError):
 
 class TooLarge(BrokerError, ValueError):
     """The message is larger than the broker accepts."""
+
+
+def is_permanent(error: BrokerError | None) -> bool:
+    """Whether a message that failed with this error fails again however often it is sent.
+
+    >>> is_permanent(TooLarge("9 MB")), is_permanent(Unconfirmed("no answer")), is_permanent(None)
+    (True, False, False)
+    """
+    return isinstance(error, TooLarge | InvalidValue)
 
 
 class Unconfirmed(BrokerError, TimeoutError):

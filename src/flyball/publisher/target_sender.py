@@ -15,7 +15,7 @@ from typing import Any
 
 from flyball.backoff import delays_s
 from flyball.brokers import Broker, Message, Sender, SendResult, connect
-from flyball.brokers.port import BrokerError, Kind, TooLarge, Unconfirmed, Unreachable
+from flyball.brokers.port import BrokerError, Kind, Unconfirmed, Unreachable, is_permanent
 from flyball.control.record import LoopRecord
 from flyball.errors import FlyballError, InvalidValue
 from flyball.publisher.handle import Handle, ReadyQueue
@@ -314,11 +314,7 @@ class TargetSender:
         results: list[SendResult] = []
         for run in _consecutive(handles):
             results += await self._send_batch([handle.message for handle in run], run[0].seq - 1)
-            failed = [
-                result.error
-                for result in results
-                if result.error and not isinstance(result.error, TooLarge | InvalidValue)
-            ]
+            failed = [result.error for result in results if result.error and not is_permanent(result.error)]
             if failed:
                 results += [SendResult(handle.id, failed[0]) for handle in handles[len(results) :]]
                 break
@@ -367,7 +363,7 @@ class TargetSender:
             if result.error is None:
                 # In order, everything from the first gap on is sent again.
                 (again if again and self._policy.ordered else stored).append(handle)
-            elif isinstance(result.error, TooLarge | InvalidValue):
+            elif is_permanent(result.error):
                 self.counts.rejected += 1
                 self._on_rejected(handle, result.error)
             else:

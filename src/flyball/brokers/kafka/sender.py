@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from flyball.brokers.kafka.producer import ProducerThread
 from flyball.brokers.kafka.sequences import StoredSequences, stamp
-from flyball.brokers.port import BrokerError, Message, SendResult, TooLarge, Unconfirmed
-from flyball.errors import InvalidValue
+from flyball.brokers.port import BrokerError, Message, SendResult, Unconfirmed, is_permanent
 
 
 class KafkaSender:
@@ -80,7 +79,7 @@ class SequencedSender(KafkaSender):
             raise
         for at, result in zip(fresh, sent, strict=True):
             results[at] = result
-        if any(result.error and not isinstance(result.error, TooLarge | InvalidValue) for result in results):
+        if any(result.error and not is_permanent(result.error) for result in results):
             self._stored_numbers = None
         elif self._stored_numbers is stored_numbers:  # no outcome became unknown meanwhile
             self._confirmed_through = max(self._confirmed_through, numbers[-1])
