@@ -42,11 +42,21 @@ def amqp_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaServer]:
     """A local Kafka broker. Tests that kill or pause a broker start their own."""
+    yield from _started("no Kafka: set FLYBALL_TEST_KAFKA_URL, or")
+
+
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[KafkaServer]:
+    """A Kafka broker that the tests of one module may kill or pause."""
+    yield from _started("needs a broker of its own to kill or pause")
+
+
+def _started(otherwise: str) -> Iterator[KafkaServer]:
     server = KafkaServer()
     try:
         server.start()
     except ServerMissing as reason:
-        pytest.skip(f"no Kafka: set FLYBALL_TEST_KAFKA_URL, or: {reason}")
+        pytest.skip(f"{otherwise}: {reason}")
     with server:
         yield server
 

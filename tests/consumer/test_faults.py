@@ -20,8 +20,6 @@ import pytest
 
 from flyball import Consumer
 from flyball.brokers import Message, connect
-from flyball.servers import ServerMissing
-from flyball.servers.kafka import KafkaServer
 from flyball.servers.rabbitmq import RabbitMqNode, installed
 from tests.consumer.queues import ChannelUnderTest, fresh, until
 
@@ -101,17 +99,6 @@ def own_node() -> Iterator[RabbitMqNode]:
         asyncio.run(ChannelUnderTest(node.stream_url, fresh(), log=True).send([]))
         node.await_registered("rabbit_stream_coordinator")
         yield node
-
-
-@pytest.fixture(scope="module")
-def own_kafka() -> Iterator[KafkaServer]:
-    server = KafkaServer()
-    try:
-        server.start()
-    except ServerMissing as reason:
-        pytest.skip(f"needs a broker of its own to kill: {reason}")
-    with server:
-        yield server
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream", "kafka"])

@@ -16,7 +16,6 @@ import pytest
 from flyball import OrderingConfig, OutboxConfig, Publisher
 from flyball.brokers import connect
 from flyball.brokers.port import Kind
-from flyball.servers import ServerMissing
 from flyball.servers.kafka import KafkaServer
 from flyball.servers.proxy import FaultProxy
 from flyball.servers.rabbitmq import RabbitMqNode, installed
@@ -40,17 +39,6 @@ def node() -> Iterator[RabbitMqNode]:
 async def declare_log(url: str) -> None:
     async with await connect(url) as broker:
         await broker.declare("first", "log")
-
-
-@pytest.fixture(scope="module")
-def own_kafka() -> Iterator[KafkaServer]:
-    server = KafkaServer()
-    try:
-        server.start()
-    except ServerMissing as reason:
-        pytest.skip(f"needs a broker of its own to harm: {reason}")
-    with server:
-        yield server
 
 
 @dataclass(frozen=True)
