@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -162,18 +163,22 @@ def test_from_shadow_to_on_does_not_bump() -> None:
     assert second.command == pytest.approx(8.0)  # half of the gap of 8 is left
 
 
-def test_the_guard_holds_an_actuator_that_lost_its_effect_until_unfrozen() -> None:
+def test_the_guard_holds_an_actuator_that_lost_its_effect_and_tries_again_more_and_more_seldom() -> None:
     policy = Policy("rate", Pi(kp=0.0, ki=0.05), guard=Guard(patience=5))
     state = start(policy, 1.0)
     records = []
-    for k in range(40):
+    for k in range(120):
         state, record = decide(policy, state, _at(float(k), 100.0 + k % 2))
         records.append(record)
     frozen = next(record for record in records if record.frozen)
     assert "did not answer" in frozen.alert
     assert frozen.command is None
-    assert all(record.command is None for record in records[records.index(frozen) :])
-    state, record = decide(policy, unfreeze(state), _at(40.0, 100.0))
+    assert all((record.command is None) == record.frozen for record in records)
+    holds = [sum(1 for _ in group) for held, group in groupby(record.frozen for record in records) if held]
+    assert holds[:3] == [11, 21, 41]  # twice the patience, and the sample at which it was noticed
+    while not record.frozen:
+        state, record = decide(policy, state, _at(record.time + 1.0, 100.0 + record.time % 2))
+    state, record = decide(policy, unfreeze(state), _at(record.time + 1.0, 100.0))
     assert record.command is not None
 
 

@@ -34,7 +34,9 @@ class Sample:
     `applied` is the command in force since the previous sample, as the actuator reports it (None: not known).
     It differs from the last action's command whenever something limited, delayed or refused that command, and
     it is what anti-windup, predictors, recursive identification and bumpless transfer build on.
-    An actuator that dithers reports the undithered value, for the dither averages out.
+    An actuator that dithers reports the undithered value, for the dither averages out. `limits` are the lowest and
+    the highest command that can be applied (None: not known): they tell a command that was cut from an actuator
+    that was moved by others.
     """
 
     time: float
@@ -43,6 +45,7 @@ class Sample:
     measurement: Value | None
     applied: Value | None = None
     disturbances: Disturbances = ()
+    limits: tuple[Value, Value] | None = None
 
 
 class ReasonCode(StrEnum):
@@ -161,3 +164,38 @@ def is_usable(value: Value | None) -> bool:
 def hold(reason: str, code: ReasonCode = ReasonCode.HELD) -> Action:
     """An action that leaves the actuator where it is."""
     return Action(command=None, reason=reason, code=code)
+
+
+def seen(sample: Sample, measurement: Value | None, applied: Value | None) -> Sample:
+    """The sample with another measurement and applied command (`replace` costs three times as much)."""
+    return Sample(
+        sample.time, sample.dt, sample.setpoint, measurement, applied, sample.disturbances, sample.limits
+    )
+
+
+def before_offset(sample: Sample, offset: tuple[float, ...]) -> Sample:
+    """The sample for a controller to whose command `offset` is added on the way to the actuator.
+
+    >>> inner = before_offset(Sample(0.0, 1.0, 5.0, 4.0, applied=10.0, limits=(0.0, 10.0)), (2.0,))
+    >>> inner.applied, inner.limits
+    (8.0, (-2.0, 8.0))
+    """
+    less = tuple(-d for d in offset)
+    applied = sample.applied if sample.applied is None else shifted(sample.applied, less)
+    limits = sample.limits
+    if limits is not None and any(less):
+        limits = shifted(limits[0], less), shifted(limits[1], less)
+    return Sample(
+        sample.time, sample.dt, sample.setpoint, sample.measurement, applied, sample.disturbances, limits
+    )
+
+
+def shifted(value: Value, offset: tuple[float, ...]) -> Value:
+    """A value with an offset added to each component; a scalar is for all components.
+
+    >>> shifted((1.0, 2.0), (0.5, 0.0)), shifted(1.0, (0.5,)), shifted(1.0, (0.5, 0.0))
+    ((1.5, 2.0), 1.5, (1.5, 1.0))
+    """
+    if isinstance(value, tuple):
+        return tuple(v + d for v, d in zip(value, offset, strict=True))
+    return value + offset[0] if len(offset) == 1 else tuple(value + d for d in offset)

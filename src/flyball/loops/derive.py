@@ -36,18 +36,18 @@ class Derived(StrictModel):
         self.build(**({"inner": Fixed()} if "inner" in _field_names(_source(type(self))) else {}))
         return self
 
-    def build(self, **given: Any) -> Any:
-        """The dataclass; `given` are fields that a file does not hold, such as a wrapper's inner controller."""
+    def build(self, **others: Any) -> Any:
+        """The dataclass; `others` are fields that a file does not hold, such as a wrapper's inner controller."""
         source = _source(type(self))
         written = self.model_fields_set & set(_field_names(source))
-        return source(**{key: _built(getattr(self, key)) for key in written}, **given)
+        return source(**{key: _build(getattr(self, key)) for key in written}, **others)
 
 
-def _built(value: Any) -> Any:
+def _build(value: Any) -> Any:
     if isinstance(value, Derived):
         return value.build()
     if isinstance(value, tuple):
-        return tuple(_built(item) for item in value)
+        return tuple(_build(item) for item in value)
     return value
 
 

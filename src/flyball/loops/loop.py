@@ -43,9 +43,9 @@ class Loop:
     `goal` is the set point; a loop whose set point changes by itself has a `reference` instead, a function that is
     called at each sample, after the sensor.
 
-    A loop starts in the mode `advise`, which touches nothing. `goal`, `controller` and `mode` may be changed
-    while it runs; the actuator then glides to its new value instead of jumping. A loop keeps no thread and no
-    task of its own: `run` drives it alone, `flyball.loops.runner.Runner` drives many.
+    A loop starts in the mode `advise`, which touches nothing. `goal`, `controller`, `guard` and `mode` may be
+    changed while it runs; the actuator then glides to its new value instead of jumping. A loop keeps no thread
+    and no task of its own: `run` drives it alone, `flyball.loops.runner.Runner` drives many.
 
     `guard` watches the loop and freezes it, with the reason in words, when it no longer does what a loop
     should (None: nobody watches). `command` is where the actuator stands at the start (default: the lower limit,
@@ -157,6 +157,14 @@ class Loop:
         if self._mode == "on":
             self._check(controller)
         self._policy, self._state = rules.with_controller(self._policy, self._state, controller)
+
+    @property
+    def guard(self) -> Guard | None:
+        return self._policy.guard
+
+    @guard.setter
+    def guard(self, guard: Guard | None) -> None:
+        self._policy, self._state = rules.with_guard(self._policy, self._state, guard)
 
     def _check(self, controller: Controller[Any]) -> None:
         if self._model is not None:

@@ -17,10 +17,21 @@ from typing import Any
 
 from flyball.control.controllers.common import as_tuple
 from flyball.control.guard.guard import Guard, GuardState, Verdict
+from flyball.control.guard.hold import Hold
 from flyball.control.limits import clamp_value
 from flyball.control.record import LoopRecord, Mode
 from flyball.control.state import from_plain, to_plain
-from flyball.control.step import Action, Controller, Disturbances, ReasonCode, Sample, Value, hold, is_usable
+from flyball.control.step import (
+    Action,
+    Controller,
+    Disturbances,
+    ReasonCode,
+    Sample,
+    Value,
+    hold,
+    is_usable,
+    shifted,
+)
 from flyball.control.wrappers import transfer
 from flyball.control.wrappers.bumpless import Bumpless, BumplessState
 from flyball.control.wrappers.common import hold_invalid, same_shape, saturation_code
@@ -76,7 +87,8 @@ class LoopState:
 
     `time` and `setpoint` are those of the newest sample, `command` is the newest known value of the actuator,
     `acting` whether that sample could move it. `gap` is None in everyday operation; `frozen` is the reason for
-    which the guard (or a person) holds the actuator until `unfreeze`.
+    which a person holds the actuator until `unfreeze`, or the guard, which then watches in `hold` whether the
+    controller may act again.
     """
 
     controller: Any
@@ -87,6 +99,7 @@ class LoopState:
     gap: Gap | None = None
     guard: GuardState | None = None
     frozen: str | None = None
+    hold: Hold | None = None
 
     def at(self, applied: Value) -> LoopState:
         """The same state with the command that the actuator reports as applied."""
@@ -131,21 +144,28 @@ def with_controller(policy: Policy, state: LoopState, controller: Controller[Any
     return replace(policy, controller=controller), fresh
 
 
+def with_guard(policy: Policy, state: LoopState, guard: Guard | None) -> tuple[Policy, LoopState]:
+    """Swap the guard while the loop runs; the new one starts anew, and what the old one froze stays frozen."""
+    return replace(policy, guard=guard), replace(state, guard=None)
+
+
 def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopState, LoopRecord]:
     """Run one step.
 
     *Time.* A sample that is not newer than the last one is ignored. Samples that were due meanwhile are
     counted as missed; the controller gets the real `dt`.
 
-    *Bumps.* When the goal, the controller or the mode has changed, what the controller now proposes may lie far
-    from the applied command. The first command is then the applied one, and the gap fades by half
-    with every sample (see `Bumpless`), whatever the controller is and whether or not it has a memory.
+    *Bumps.* When the controller or the mode has changed, what the controller now proposes may lie far from the
+    applied command. The first command is then the applied one, and the gap fades by half with every sample (see
+    `Bumpless`), whatever the controller is and whether or not it has a memory. When the goal has changed, the bump
+    is what the controller proposes beyond its proposal for the goal before; that alone is faded in, and the
+    reaction to the measurement goes on. So a goal that changes at every sample is followed.
 
     *Limits.* Whatever a controller proposes is cut to the limits; what is not a finite number moves nothing.
 
     *Guard.* It sees every step. A missing or stale measurement holds the actuator for as long as it lasts; a gain
-    that is lost or has changed its sign, and an oscillation, hold it until `unfreeze`, for another try would only
-    repeat them. Where the loop does not act, the guard only reports.
+    that is lost or has changed its sign, and an oscillation, until the guard sees that the cause is gone or was
+    not the loop (`control.guard.hold`), or until `unfreeze`. Where the loop does not act, the guard only reports.
     """
     missed = 1 if seen.measurement is None else 0
     dt = policy.period_s
@@ -162,14 +182,18 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
     setpoint = seen.setpoint if is_usable(seen.setpoint) else state.setpoint
 
     gap = state.gap
+    previous = None  # the goal before, where it has changed
     if not acting:
         gap = None  # nothing is moved, so there is nothing to glide over; the next start measures its own gap
-    elif state.setpoint is not None and ((policy.glide and setpoint != state.setpoint) or not state.acting):
-        gap = _fresh_gap(applied) if gap is None else Gap(True, gap.offset)
-    sample = Sample(seen.time, dt, seen.setpoint, seen.measurement, applied, seen.disturbances)
-    inner, action, gap = _propose(policy, state.controller, gap, sample, applied)
+    elif state.setpoint is not None:
+        if not state.acting:
+            gap = _fresh_gap(applied) if gap is None else Gap(True, gap.offset)
+        elif policy.glide and setpoint != state.setpoint:
+            gap, previous = gap or Gap(False, _no_offset(applied)), state.setpoint
+    sample = Sample(seen.time, dt, seen.setpoint, seen.measurement, applied, seen.disturbances, policy.limits)
+    inner, action, gap = _propose(policy, state.controller, gap, sample, applied, previous)
 
-    proposed, latched, alert = action.command, state.frozen, ""
+    proposed, latched, hold, alert = action.command, state.frozen, state.hold, ""
     command = proposed if acting else None
     guard = state.guard
     if policy.guard is not None:
@@ -179,7 +203,12 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
             if acting and verdict.response in ("freeze", "retreat"):
                 acting, command = False, _retreat(policy, verdict, applied)
                 frozen = alert
+                guard, hold = policy.guard.stop(guard, verdict, sample.setpoint)
                 latched = alert if _is_lasting(verdict) else None
+        if state.hold is not None:
+            guard, hold, release = policy.guard.watch(state.hold, guard, sample)
+            if release is not None:
+                latched, alert = None, f"the controller acts again: {release.reason}"
     position = applied if command is None else command
     reason, code = action.reason, action.code
     if seen.problem:
@@ -203,17 +232,17 @@ def decide(policy: Policy, state: LoopState, seen: Observation) -> tuple[LoopSta
         alert,
         code,
     )
-    return LoopState(inner, position, seen.time, setpoint, acting, gap, guard, latched), record
+    return LoopState(inner, position, seen.time, setpoint, acting, gap, guard, latched, hold), record
 
 
 def freeze(state: LoopState, reason: str) -> LoopState:
     """Hold the actuator where it is until `unfreeze`; the controller goes on observing."""
-    return replace(state, frozen=reason or "frozen")
+    return replace(state, frozen=reason or "frozen", hold=None)
 
 
 def unfreeze(state: LoopState) -> LoopState:
     """Act again; the guard starts anew."""
-    return replace(state, frozen=None, guard=None)
+    return replace(state, frozen=None, hold=None, guard=None)
 
 
 def to_store(state: LoopState) -> Any:
@@ -227,14 +256,14 @@ def from_store(policy: Policy, data: Any, command: Value) -> LoopState:
 
 
 def _propose(
-    policy: Policy, inner: Any, gap: Gap | None, sample: Sample, applied: Value
+    policy: Policy, inner: Any, gap: Gap | None, sample: Sample, applied: Value, previous: Value | None
 ) -> tuple[Any, Action, Gap | None]:
     """What the controller proposes, without a bump and within the limits; or a hold with the reason."""
     try:
         if gap is None:
             inner, action = policy.controller.step(inner, sample)
         else:
-            inner, action, gap = _glide(policy, inner, gap, sample, applied)
+            inner, action, gap = _glide(policy, inner, gap, sample, applied, previous)
     except Exception as error:  # noqa: BLE001 – a user's controller may raise anything; the actuator holds
         reason = f"the controller raised {type(error).__name__}: {error}: held"
         return inner, hold(reason, ReasonCode.HELD_CONTROLLER_FAILED), gap
@@ -251,14 +280,32 @@ def _propose(
     return inner, action, gap
 
 
-def _glide(policy: Policy, inner: Any, gap: Gap, sample: Sample, applied: Value) -> tuple[Any, Action, Gap | None]:
-    fading = BumplessState(inner, applied if gap.pending else None, gap.offset)
-    fading, action = Bumpless(policy.controller, fade=FADE).step(fading, sample)
+def _glide(
+    policy: Policy, inner: Any, gap: Gap, sample: Sample, applied: Value, previous: Value | None
+) -> tuple[Any, Action, Gap | None]:
+    glider = Bumpless(policy.controller, fade=FADE)
+    fading, action = glider.step(BumplessState(inner, applied if gap.pending else None, gap.offset), sample)
     if action.command is None:
         return fading.inner, action, gap
-    size = max(map(abs, as_tuple(action.command)))
-    faded = max(map(abs, fading.offset)) <= 1e-9 * max(1.0, size)
-    return fading.inner, action, None if faded else Gap(False, fading.offset)
+    offset, command = fading.offset, action.command
+    if previous is not None and not gap.pending:
+        # The step is pure: what it gives for the goal before, all else equal, shows what the new goal adds.
+        _, unchanged = glider.step(BumplessState(inner, None, gap.offset), replace(sample, setpoint=previous))
+        bump = _difference(command, unchanged.command)
+        offset = tuple(d - b for d, b in zip(offset, bump, strict=True))
+        command = shifted(command, tuple(-b for b in bump))
+        parts = {**action.parts, "transfer": offset[0]} if len(offset) == 1 else action.parts
+        action = replace(action, command=command, parts=parts)
+    size = max(map(abs, as_tuple(command)))
+    faded = max(map(abs, offset)) <= 1e-9 * max(1.0, size)
+    return fading.inner, action, None if faded else Gap(False, offset)
+
+
+def _difference(command: Value, other: Value | None) -> tuple[float, ...]:
+    """How far `command` is from another one; 0 where there is no other."""
+    if other is None or not same_shape(command, other):
+        return _no_offset(command)
+    return tuple(c - o for c, o in zip(as_tuple(command), as_tuple(other), strict=True))
 
 
 def _retreat(policy: Policy, verdict: Verdict, applied: Value) -> Value | None:
@@ -276,7 +323,11 @@ def _is_lasting(verdict: Verdict) -> bool:
 
 
 def _fresh_gap(command: Value) -> Gap:
-    return Gap(True, (0.0,) * len(as_tuple(command)))
+    return Gap(True, _no_offset(command))
+
+
+def _no_offset(command: Value) -> tuple[float, ...]:
+    return (0.0,) * len(as_tuple(command))
 
 
 def _ignored(policy: Policy, state: LoopState, seen: Observation, missed: int) -> LoopRecord:

@@ -39,7 +39,7 @@ def recommend(records: Sequence[LoopRecord]) -> Recommendation:
         fit = identify(commands, measurements, align="next")
     except FlyballError as error:
         return Recommendation(f"no recommendation yet: {error}")
-    model, seen = fit.model, f"{_shown(fit.model)}, R² {fit.r2:.2f} over {len(commands)} samples"
+    model, seen = fit.model, f"{_format(fit.model)}, R² {fit.r2:.2f} over {len(commands)} samples"
     doubts = "".join(f"; {warning}" for warning in fit.warnings)
     if fit.r2 < _GOOD_R2:
         return Recommendation(
@@ -74,6 +74,6 @@ def _recording(records: Sequence[LoopRecord]) -> tuple[list[float], list[float]]
     return [command for command, _ in best], [measured for _, measured in best]
 
 
-def _shown(model: Arx) -> str:
+def _format(model: Arx) -> str:
     delayed = "k" if not model.delay else f"k−{model.delay}"
     return f"model y(k+1) = {model.a[0]:.4g}·y(k) + {model.b[0]:.4g}·u({delayed}) + {model.offset:.4g}"

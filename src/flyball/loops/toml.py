@@ -30,11 +30,23 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class ConfigError(InvalidValue):
-    """A configuration file cannot be used; the message names the file, the key, the value and the remedy."""
+    """A configuration file cannot be used; the message names the file, the key, the value and the remedy.
+
+    The message describes the first mistake; `mistakes` are all of them, a sentence each.
+    """
+
+    def __init__(self, message: str, mistakes: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.mistakes = tuple(mistakes) or (message,)
 
 
 def load_toml(path: Path | str, model: type[M]) -> M:
     """The content of a TOML file as an instance of `model`."""
+    return check(read_toml(path), model, str(path), Path(path).parent)
+
+
+def read_toml(path: Path | str) -> dict[str, Any]:
+    """The content of a TOML file."""
     try:
         text = Path(path).read_bytes().decode()
     except OSError as error:
@@ -42,10 +54,11 @@ def load_toml(path: Path | str, model: type[M]) -> M:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
-    return check(data, model, str(path), Path(path).parent)
+    except RecursionError:
+        raise ConfigError(f"{path}: its arrays or tables are nested too deeply; nest them less") from None
 
 
 def check(data: dict[str, Any], model: type[M], source: str, folder: Path | None = None) -> M:
@@ -56,9 +69,34 @@ def check(data: dict[str, Any], model: type[M], source: str, folder: Path | None
     try:
         return model.model_validate(data, context={"folder": folder or Path()})
     except ValidationError as error:
-        mistakes = error.errors(include_url=False)
-        more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""
-        raise ConfigError(f"{source}: {_sentence(mistakes[0], data, model)}{more}") from None
+        raise ConfigError(
+            describe_mistakes(error, data, model, source),
+            [f"{source}: {sentence}" for sentence in _list_mistakes(error, data, model)],
+        ) from None
+
+
+def describe_mistakes(error: ValidationError, data: dict[str, Any], model: type[BaseModel], source: str) -> str:
+    """One sentence for what is wrong with `data`, its first mistake in full."""
+    mistakes = _list_mistakes(error, data, model)
+    more = f" (and {len(mistakes) - 1} more)" if len(mistakes) > 1 else ""
+    return f"{source}: {mistakes[0]}{more}"
+
+
+def _list_mistakes(error: ValidationError, data: dict[str, Any], model: type[BaseModel]) -> list[str]:
+    """A sentence for every mistake: one for each key, and a key that is misspelt is not missing as well."""
+    found = error.errors(include_url=False)
+    misspelt = {
+        (*mistake["loc"][:-1], near)
+        for mistake in found
+        if mistake["type"] == "extra_forbidden"
+        for near in difflib.get_close_matches(str(mistake["loc"][-1]), _known_keys(model, mistake["loc"]), n=1)
+    }
+    sentences: dict[str, str] = {}
+    for mistake in found:
+        absent = mistake["type"] == "missing"
+        if not (absent and tuple(mistake["loc"]) in misspelt):
+            sentences.setdefault(_path(mistake["loc"], data, absent=absent), _sentence(mistake, data, model))
+    return list(sentences.values())
 
 
 def _sentence(mistake: Any, data: Any, model: type[BaseModel]) -> str:
@@ -82,8 +120,12 @@ def _sentence(mistake: Any, data: Any, model: type[BaseModel]) -> str:
     # Our own checks already show the offending value; pydantic's do not.
     if kind == "value_error":
         return f"{key}: {message}" if key else message
+    if kind in ("tuple_type", "list_type") and isinstance(value, dict) and len(location) == 1:
+        return f"{key} is one table, and there may be several: write [[{key}]], with two brackets"
     message = message[:1].lower() + message[1:]
-    return f"{key} = {_short(value)}: {message}, not {_kind_of(value)}"
+    # What the value is says something only where its type is wrong.
+    wrong_type = f", not {_kind_of(value)}" if kind.endswith(("_type", "_parsing")) else ""
+    return f"{key} = {_short(value)}: {message}{wrong_type}"
 
 
 def _tag(context: Any) -> str:

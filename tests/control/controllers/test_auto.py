@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flyball.control.controllers.publishing.auto import Auto, AutoState
-from flyball.control.controllers.publishing.signals import Batching, Measured
+from flyball.control.controllers.publishing.signals import Batching, PublisherMeasurement
 from flyball.control.state import from_plain, to_plain
 from flyball.control.step import ReasonCode, Sample
 
@@ -20,9 +20,11 @@ def after_a_round(window: float, trips_s: list[float], *, shortest_s: float) -> 
     code = ReasonCode.UNSPECIFIED
     for number, trip_s in enumerate(trips_s):
         last = number == len(trips_s) - 1
-        seen = Measured(pending=100.0, transfer_s=trip_s, confirmed=1.0, in_flight=window, limited=1.0)
+        measurement = PublisherMeasurement(
+            pending=100.0, transfer_s=trip_s, confirmed=1.0, in_flight=window, limited=1.0
+        )
         state, action = controller.step(
-            state, Sample(101.8 if last else 101.33 + number * 5e-5, 1e-4, 0.0, tuple(seen))
+            state, Sample(101.8 if last else 101.33 + number * 5e-5, 1e-4, 0.0, tuple(measurement))
         )
         if state.began_s != 101.0:
             code = action.code
@@ -53,7 +55,7 @@ def test_small_windows_catch_up_with_large_ones() -> None:
 def test_batches_are_large_until_a_rate_is_known() -> None:
     controller = Auto()
     state = controller.initial(tuple(Batching(1.0, 1.0, 0.0, 1.0)))
-    _, action = controller.step(state, Sample(101.0, 0.0, 0.0, tuple(Measured(pending=500.0))))
+    _, action = controller.step(state, Sample(101.0, 0.0, 0.0, tuple(PublisherMeasurement(pending=500.0))))
     assert isinstance(action.command, Batching)
     assert (action.command.window, action.command.most) == (128.0, 16.0)
 

@@ -89,7 +89,7 @@ def test_no_alarm_on_the_offset_of_a_p_loop() -> None:
 
 
 @pytest.mark.parametrize("sigma", [0.0, 8.0])
-def test_lost_gain_freezes_with_the_reason(sigma: float) -> None:
+def test_lost_gain_retreats_with_the_reason(sigma: float) -> None:
     """The plant no longer answers at all, and drops to a third of its rate."""
     verdicts = watch(
         named(),
@@ -101,7 +101,8 @@ def test_lost_gain_freezes_with_the_reason(sigma: float) -> None:
     )
     assert kinds(verdicts[:50]) == set()
     first = next(v for v in verdicts if v.notices)
-    assert first.response == "freeze"
+    assert first.response == "retreat"
+    assert first.command == pytest.approx(400.0 * (1 - A) / B, rel=0.05)  # where the loop was well
     assert first.notices[0].kind == "lost"
     assert first.notices[0].fresh
     assert "the rate did not answer while the window went from" in first.reason

@@ -391,6 +391,23 @@ def test_any_data_give_a_fit_or_one_sentence(
     assert len(fit.confidence) == na + nb + int(offset) == len(fit.covariance)
 
 
+@pytest.mark.parametrize("align", ["auto", "same", "next"])
+@pytest.mark.parametrize("moves", [0, 1, 2, 3])
+@pytest.mark.parametrize("offset", [False, True])
+def test_data_that_move_only_at_the_very_end_give_a_fit_or_one_sentence(
+    align: Any, moves: int, offset: bool
+) -> None:
+    """Every regressor is 0 where input and output begin to move with the last sample."""
+    for shift in range(4):
+        u = [float(k >= 52 - moves) for k in range(52)]
+        y = [float(k >= 52 - max(0, moves - shift)) for k in range(52)]
+        try:
+            fit = identify(u, y, offset=offset, align=align)
+        except InvalidValue:
+            continue
+        assert np.isfinite(fit.covariance).all()
+
+
 def test_prbs_excites_enough_to_identify() -> None:
     u = prbs(300, 12.0, 4.0, Limits(1.0, 22.0, hold=2), seed=5)
     y = respond(first_order(0.26, 59.73), u, np.random.default_rng(26).normal(0.0, 40.0, 300))

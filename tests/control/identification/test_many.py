@@ -10,6 +10,7 @@ import pytest
 from flyball.control.identification.identify import identify
 from flyball.control.identification.many import Fits, identify_many
 from flyball.errors import InvalidValue
+from tests.new_cases import case_seed
 
 
 def series(rng: np.random.Generator, size: int) -> tuple[Any, Any]:
@@ -28,13 +29,14 @@ def packed(pairs: list[tuple[Any, Any]]) -> tuple[Any, Any, Any]:
     return np.concatenate([u for u, _ in pairs]), np.concatenate([y for _, y in pairs]), starts
 
 
+@pytest.mark.hypothesis  # its cases are generated, too
 @pytest.mark.parametrize(
     "options",
     [{}, {"offset": False}, {"align": "same"}, {"delay": 1, "align": "next"}, {"delay": 0}],
     ids=lambda options: str(options),
 )
 def test_equal_to_one_by_one(options: dict[str, Any]) -> None:
-    seed = int(np.random.default_rng().integers(10**6))
+    seed = case_seed()
     rng = np.random.default_rng(seed)
     pairs = [series(rng, int(rng.integers(12, 150))) for _ in range(150)] + [series(rng, 2500)]
     fits = identify_many(*packed(pairs), **options)

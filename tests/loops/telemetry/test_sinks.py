@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,3 +171,11 @@ def test_bounds_are_from_one(bound: int, tmp_path: Path) -> None:
         ParquetSink(tmp_path, bound)
     with pytest.raises(InvalidValue, match=str(bound)):
         PrometheusSink(bound)
+
+
+def test_sinks_may_create_the_same_file_at_once(tmp_path: Path) -> None:
+    """SQLite does not wait for others that change a new file to its write-ahead log."""
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(60):
+            for sink in threads.map(SqliteSink, [tmp_path / f"{number}.db"] * 4):
+                sink.close()

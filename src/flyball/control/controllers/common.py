@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from flyball.control.limits import clamp
 from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 from flyball.errors import InvalidValue
 
@@ -37,20 +38,53 @@ def vector_error(sample: Sample, size: int) -> tuple[float, ...] | None:
     return error if all(map(math.isfinite, error)) else None
 
 
-def applied_or(sample: Sample, asked: float) -> float:
-    """The command that was in force, or `asked` where it is not known."""
+def applied_or(sample: Sample, command: float) -> float:
+    """The command that was in force, or `command` where it is not known."""
     applied = sample.applied
     if applied is None or isinstance(applied, tuple) or not math.isfinite(applied):
-        return asked
+        return command
     return applied
 
 
-def applied_or_vector(sample: Sample, asked: tuple[float, ...]) -> tuple[float, ...]:
+def applied_or_vector(sample: Sample, command: tuple[float, ...]) -> tuple[float, ...]:
     applied = sample.applied
     if applied is None:
-        return asked
+        return command
     applied = as_tuple(applied)
-    return applied if len(applied) == len(asked) and all(map(math.isfinite, applied)) else asked
+    return applied if len(applied) == len(command) and all(map(math.isfinite, applied)) else command
+
+
+def back_calculate(integral: float, asked: float, sample: Sample, tracking_samples: float) -> float:
+    """The integral with which the last step would have given the command that was in force (anti-windup).
+
+    An actuator that others moved is followed at once. A command that the limits cut is followed with a tracking
+    time, since each sample's noise is in what was asked: followed at once, noise that goes beyond the limit would
+    be subtracted and noise that comes back from it would act, which pulls the command off the limit.
+
+    >>> cut = Sample(0.0, 1.0, setpoint=0.0, measurement=0.0, applied=10.0, limits=(0.0, 10.0))
+    >>> back_calculate(9.0, 14.0, cut, tracking_samples=4.0), back_calculate(9.0, 7.0, cut, tracking_samples=4.0)
+    (8.0, 12.0)
+    """
+    in_force = applied_or(sample, asked)
+    missing = in_force - asked
+    if missing and tracking_samples > 1.0 and _is_cut(asked, in_force, sample.limits):
+        missing /= tracking_samples
+    return integral + missing
+
+
+def tracking_time(proportional: float, integral: float) -> float:
+    """The tracking time in samples that goes with the gains: the integral time, at least one sample.
+
+    It is what textbooks advise for PI. The integral then runs ahead of the limit by no more than Kp·e.
+    """
+    return max(1.0, abs(proportional / integral)) if integral else 1.0
+
+
+def _is_cut(asked: float, in_force: float, limits: tuple[Value, Value] | None) -> bool:
+    if limits is None or isinstance(limits[0], tuple) or isinstance(limits[1], tuple):
+        return False
+    within = clamp(asked, limits[0], limits[1])
+    return within != asked and math.isclose(within, in_force, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def as_tuple(value: Value) -> tuple[float, ...]:

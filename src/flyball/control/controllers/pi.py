@@ -9,9 +9,11 @@ from flyball.control.controllers.common import (
     HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
+    back_calculate,
     check_finite,
     hold_unusable,
     scalar_error,
+    tracking_time,
 )
 from flyball.control.step import Action, Sample, Value
 
@@ -31,8 +33,10 @@ class Pi:
     Formula: u(k) = Kp·e(k) + I(k),  I(k) = I(k−1) + Ki·e(k).  On y(k+1) = a·y(k) + b·u(k) the closed loop has the
     characteristic polynomial z² + [b(Kp+Ki) − (1+a)]z + a − b·Kp.
 
-    Anti-windup: if u' was applied instead of u, then I(k−1) := I(k−1) + u' − u, so that the formula would have
-    given u'. Start: I(−1) = command − Kp·e(0), so that the first move is Ki·e(0) alone.
+    Anti-windup: if u' was applied instead of u, then I(k−1) := I(k−1) + (u' − u)/T. T is 1 where others moved the
+    actuator, so that the formula would have given u', and the integral time max(1, Kp/Ki) where a limit cut the
+    command, so that noise does not pull it off the limit. Start: I(−1) = command − Kp·e(0), so that the first move
+    is Ki·e(0) alone.
 
     >>> pi, y = Pi(kp=-0.0016, ki=0.0060), 0.0
     >>> state = pi.initial(1.0)
@@ -59,8 +63,10 @@ class Pi:
         if error is None:
             return state, hold_unusable(sample)
         p = self.kp * error
-        in_force = applied_or(sample, state.command)
-        before = in_force - p if state.integral is None else state.integral + (in_force - state.command)
+        if state.integral is None:
+            before = applied_or(sample, state.command) - p
+        else:
+            before = back_calculate(state.integral, state.command, sample, tracking_time(self.kp, self.ki))
         integral = before + self.ki * error
         command = p + integral
         if not math.isfinite(command):

@@ -9,21 +9,23 @@ from flyball.control.controllers.common import (
     HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
+    back_calculate,
     check_finite,
     check_finite_tuple,
     hold_unusable,
     scalar_error,
+    tracking_time,
 )
 from flyball.control.step import Action, Disturbances, Sample, Value
 
 
 @dataclass(frozen=True, slots=True)
 class PiFfState:
-    """`seen` are the last usable disturbances; None where there was none yet."""
+    """`disturbances` are the last usable disturbances; None where there was none yet."""
 
     command: float
     integral: float | None = None
-    seen: tuple[float | None, ...] = ()
+    disturbances: tuple[float | None, ...] = field(default=(), metadata={"stored_as": "seen"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ class PiFf:
     >>> loop = PiFf(kp=0.0, ki=0.01, disturbance_gains=(1.0,))
     >>> state = loop.initial(12.0)
     >>> for rate, residence_s in ((100.0, 0.1), (200.0, 0.1)):  # the load doubles: so does its part of the window
-    ...     seen = Sample(0.0, 1.0, setpoint=400.0, measurement=400.0, disturbances=(rate * residence_s,))
-    ...     state, action = loop.step(state, seen)
+    ...     sample = Sample(0.0, 1.0, setpoint=400.0, measurement=400.0, disturbances=(rate * residence_s,))
+    ...     state, action = loop.step(state, sample)
     ...     print(action.command, dict(action.parts))
     12.0 {'ff': 10.0, 'p': 0.0, 'i': 2.0}
     22.0 {'ff': 20.0, 'p': 0.0, 'i': 2.0}
@@ -67,24 +69,26 @@ class PiFf:
         return PiFfState(as_scalar(command), None, (None,) * len(self.disturbance_gains))
 
     def step(self, state: PiFfState, sample: Sample) -> tuple[PiFfState, Action]:
-        seen = self._see(state.seen, sample.disturbances)
+        disturbances = self._last_usable(state.disturbances, sample.disturbances)
         error = scalar_error(sample)
         if error is None:
-            return PiFfState(state.command, state.integral, seen), hold_unusable(sample)
+            return PiFfState(state.command, state.integral, disturbances), hold_unusable(sample)
         ff = self.setpoint_gain * as_scalar(sample.setpoint)
-        for gain, disturbance in zip(self.disturbance_gains, seen, strict=True):
+        for gain, disturbance in zip(self.disturbance_gains, disturbances, strict=True):
             if disturbance is not None:
                 ff += gain * disturbance
         p = self.kp * error
-        in_force = applied_or(sample, state.command)
-        before = in_force - p - ff if state.integral is None else state.integral + (in_force - state.command)
+        if state.integral is None:
+            before = applied_or(sample, state.command) - p - ff
+        else:
+            before = back_calculate(state.integral, state.command, sample, tracking_time(self.kp, self.ki))
         integral = before + self.ki * error
         command = ff + p + integral
         if not math.isfinite(command):
             return state, HOLD_NOT_FINITE
-        return PiFfState(command, integral, seen), Action(command, {"ff": ff, "p": p, "i": integral})
+        return PiFfState(command, integral, disturbances), Action(command, {"ff": ff, "p": p, "i": integral})
 
-    def _see(self, before: tuple[float | None, ...], now: Disturbances) -> tuple[float | None, ...]:
+    def _last_usable(self, before: tuple[float | None, ...], now: Disturbances) -> tuple[float | None, ...]:
         fresh = [now[i] if i < len(now) else None for i in range(len(self.disturbance_gains))]
         return tuple(
             new if new is not None and math.isfinite(new) else old for old, new in zip(before, fresh, strict=True)

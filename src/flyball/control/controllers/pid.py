@@ -10,11 +10,13 @@ from flyball.control.controllers.common import (
     HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
+    back_calculate,
     check_between,
     check_choice,
     check_finite,
     hold_unusable,
     scalar_error,
+    tracking_time,
 )
 from flyball.control.filters import ewma
 from flyball.control.step import Action, Sample, Value
@@ -79,8 +81,10 @@ class Pid:
         signal = error if self.derivative_on == "error" else error - as_scalar(sample.setpoint)
         slope = 0.0 if state.previous is None else self.kd * (signal - state.previous)
         p, d = self.kp * error, ewma(state.derivative, slope, self.derivative_filter)
-        in_force = applied_or(sample, state.command)
-        before = in_force - p - d if state.integral is None else state.integral + (in_force - state.command)
+        if state.integral is None:
+            before = applied_or(sample, state.command) - p - d
+        else:
+            before = back_calculate(state.integral, state.command, sample, tracking_time(self.kp, self.ki))
         integral = before + self.ki * error
         command = p + integral + d
         if not math.isfinite(command):

@@ -63,7 +63,8 @@ class ProportionalRule:
         goal, measured = as_scalar(sample.setpoint), as_scalar(sample.measurement)
         if goal < 0.0 or measured < 0.0 or goal == measured == 0.0:
             return state, hold(
-                f"goal {goal:g} over measurement {measured:g} is no factor: held", ReasonCode.HELD_INVALID_SAMPLE
+                f"goal {goal:g} / measurement {measured:g} is undefined or negative: held",
+                ReasonCode.HELD_INVALID_SAMPLE,
             )
         base = applied_or(sample, state.command)
         ratio = goal / measured if measured > 0.0 else math.inf

@@ -21,7 +21,7 @@ from flyball.control.gains import Gains
 from flyball.control.identification.recursive import Rls, RlsState
 from flyball.control.identification.signals import Limits, prbs
 from flyball.control.models import Arx
-from flyball.control.step import Action, ReasonCode, Sample, Value
+from flyball.control.step import Action, ReasonCode, Sample, Value, before_offset, seen
 from flyball.control.verification.verify import verify
 from flyball.errors import InvalidValue
 
@@ -125,7 +125,9 @@ class SelfTuning:
             if gains is not None and (_differ(kp, gains.kp, gains) or _differ(ki, gains.ki, gains)):
                 kp, ki, swaps, swapped = gains.kp, gains.ki, swaps + 1, True
                 memory = Pi(kp, ki).initial(aside)
-        memory, action = Pi(kp, ki).step(memory, _with_applied(sample, aside))
+        memory, action = Pi(kp, ki).step(
+            memory, before_offset(seen(sample, sample.measurement, in_force), (state.probe,))
+        )
         learnt = (rls, state.samples + 1, judged_at, swaps, verdict)
         if action.command is None:
             return self._after(kp, ki, memory, state.command, state.probe, learnt), action
@@ -182,10 +184,6 @@ def _differ(old: float, new: float, gains: Gains) -> bool:
 def _is_sensible(model: Arx) -> bool:
     """An actuator with an effect, and numbers that arithmetic can bear."""
     return model.b[0] != 0.0 and all(abs(x) < 1e100 for x in (*model.a, *model.b, model.offset))
-
-
-def _with_applied(sample: Sample, applied: float) -> Sample:
-    return Sample(sample.time, sample.dt, sample.setpoint, sample.measurement, applied, sample.disturbances)
 
 
 @functools.cache

@@ -9,10 +9,12 @@ from flyball.control.controllers.common import (
     HOLD_NOT_FINITE,
     applied_or,
     as_scalar,
+    back_calculate,
     check_finite,
     check_finite_tuple,
     hold_unusable,
     scalar_error,
+    tracking_time,
 )
 from flyball.control.step import Action, Sample, Value
 from flyball.errors import InvalidValue
@@ -72,7 +74,9 @@ class StateFeedback:
     def step(self, state: StateFeedbackState, sample: Sample) -> tuple[StateFeedbackState, Action]:
         in_force = applied_or(sample, state.command)
         under_way = (in_force, *state.earlier)[: len(self.ku)]
-        integral = None if state.integral is None else state.integral + (in_force - state.command)
+        integral = state.integral
+        if integral is not None:
+            integral = back_calculate(integral, state.command, sample, tracking_time(sum(self.ky), self.ki))
         error = scalar_error(sample)
         if error is None or sample.measurement is None:
             held_state = StateFeedbackState(in_force, under_way, state.outputs, integral)

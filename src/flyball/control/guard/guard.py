@@ -11,24 +11,30 @@ saturated    the command has been at its limit for long
 lost         the measurement does not answer to the command (`gain_watch`)
 inverted     it answers with the wrong sign
 oscillation  the error swings regularly and does not die down (`oscillation`)
+
+When it has stopped a controller for one of the last three, it watches what follows and says when the controller
+may act again (`hold`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from flyball.control.controllers.common import as_tuple, check_between, check_choice, check_whole
 from flyball.control.filters import ewma
 from flyball.control.guard import gain_watch, oscillation
+from flyball.control.guard import hold as holding
 from flyball.control.guard.gain_watch import Spell
+from flyball.control.guard.hold import Cause, Hold, Release
 from flyball.control.guard.oscillation import Swing
 from flyball.control.step import Action, Sample, Value, is_usable
 
 Kind: TypeAlias = Literal["missing", "stale", "unreachable", "saturated", "lost", "inverted", "oscillation"]
 Response: TypeAlias = Literal["ignore", "alert", "freeze", "retreat"]
 _SEVERITY: tuple[Response, ...] = ("ignore", "alert", "freeze", "retreat")
+_CAUSES: tuple[Cause, ...] = ("oscillation", "inverted", "lost")
 _MEAN = 0.9  # weight of the old running mean that becomes the safe command
 
 
@@ -68,7 +74,10 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
-    """Counters of samples in a row, the mean command while the loop is well, and the command to retreat to."""
+    """Counters of samples in a row, the mean command while the loop is well, and the command to retreat to.
+
+    `trials` in vain since the loop was well; `load_period`, `load_range`: how the load alone moves a measurement.
+    """
 
     samples: int = 0
     channels: tuple[Channel, ...] = ()
@@ -79,6 +88,9 @@ class GuardState:
     mean: tuple[float, ...] | None = None
     safe: tuple[float, ...] | None = None
     active: tuple[str, ...] = ()
+    trials: int = 0
+    load_period: float | None = None
+    load_range: float = 0.0
 
 
 _OK = Verdict()
@@ -98,6 +110,8 @@ class Guard:
     ...     state, verdict = guard.check(state, seen, Action(15.0 + 5.0 * k))
     >>> print(verdict.response, "because", verdict.reason)
     freeze because the rate did not answer while the window went from 10 to 40: it is at 100, the goal is 400
+
+    (It would retreat to the last command under which the loop was well, if there were one.)
     """
 
     tolerance: float = field(
@@ -123,7 +137,7 @@ class Guard:
     on_stale: Response = field(default="freeze", metadata={"help": "ignore, alert, freeze or retreat"})
     on_unreachable: Response = field(default="alert", metadata={"help": "ignore, alert, freeze or retreat"})
     on_saturated: Response = field(default="alert", metadata={"help": "ignore, alert, freeze or retreat"})
-    on_lost: Response = field(default="freeze", metadata={"help": "ignore, alert, freeze or retreat"})
+    on_lost: Response = field(default="retreat", metadata={"help": "ignore, alert, freeze or retreat"})
     on_inverted: Response = field(default="retreat", metadata={"help": "ignore, alert, freeze or retreat"})
     on_oscillation: Response = field(default="retreat", metadata={"help": "ignore, alert, freeze or retreat"})
     measurement_name: str = field(
@@ -158,7 +172,7 @@ class Guard:
         before = state.channels if len(state.channels) == len(values) else (Channel(),) * len(values)
         paired = commands if len(commands) == len(values) else (None,) * len(values)
         looked = [
-            self._channel(channel, state.samples, goal, value, command, found)
+            self._channel(channel, state, goal, value, command, found)
             for channel, goal, value, command in zip(before, goals, values, paired, strict=True)
         ]
         channels, off_goal = tuple([channel for channel, _ in looked]), any(side for _, side in looked)
@@ -169,31 +183,89 @@ class Guard:
         well = 0 if off_goal or found else state.well + 1
         mean = _running_mean(state.mean, commands) if well else None
         safe = mean if mean is not None and well >= self.patience else state.safe
-        if not found:  # the everyday case
-            return GuardState(state.samples + 1, channels, 0, saturated, unreached, well, mean, safe), _OK
-        verdict = self._verdict(found, state.active, safe, scalar=not isinstance(in_force, tuple))
-        active = tuple(notice.kind for notice in verdict.notices)
-        return GuardState(state.samples + 1, channels, 0, saturated, unreached, well, mean, safe, active), verdict
+        trials = 0 if well >= self.patience else state.trials
+        active: tuple[str, ...] = ()
+        verdict = _OK
+        if found:
+            verdict = self._verdict(found, state, channels, safe, scalar=not isinstance(in_force, tuple))
+            active = tuple(notice.kind for notice in verdict.notices)
+        return GuardState(
+            state.samples + 1,
+            channels,
+            0,
+            saturated,
+            unreached,
+            well,
+            mean,
+            safe,
+            active,
+            trials,
+            state.load_period,
+            state.load_range,
+        ), verdict
+
+    def stop(self, state: GuardState, verdict: Verdict, setpoint: Value) -> tuple[GuardState, Hold | None]:
+        """Begin to watch what follows a freeze or a retreat; None: the cause needs no watching."""
+        severe = {notice.kind for notice in verdict.notices if notice.response in ("freeze", "retreat")}
+        cause = next((cause for cause in _CAUSES if cause in severe), None)
+        if cause is None:
+            return state, None
+        swing = _largest(state.channels)
+        if cause == "oscillation":
+            hold = Hold(cause, holding.swing_size(max(swing.above.peak, swing.below.peak)), swing.period)
+        else:
+            hold = Hold(cause, self._allowed(as_tuple(setpoint)[0]))
+        # what the channels saw was the loop's doing: they start afresh
+        return replace(state, channels=(), well=0), hold
+
+    def watch(
+        self, hold: Hold, state: GuardState, sample: Sample
+    ) -> tuple[GuardState, Hold | None, Release | None]:
+        """Look at one more sample of a stopped controller, after `check`; with a release there is no hold."""
+        measured = sample.measurement
+        if measured is None or not is_usable(measured):
+            return state, hold, None
+        after, release = holding.watch(hold, as_tuple(measured)[0], state.well, state.trials, self.patience)
+        if release is None:
+            return state, after, None
+        return (
+            replace(
+                state,
+                channels=(),
+                well=0,
+                trials=state.trials + 1 if release.trial else state.trials,
+                load_period=release.load_period or state.load_period,
+                load_range=max(release.load_range, state.load_range),
+            ),
+            None,
+            release,
+        )
 
     def _missing(self, state: GuardState, sample: Sample) -> tuple[GuardState, Verdict]:
         """Nothing can be said about the gain across a gap: the channels start afresh."""
         missing = state.missing + 1
         found: list[tuple[Kind, str]] = []
         if missing >= self.missing_after:
-            what = f"{self.measurement_name} is {_shown(sample.measurement)}"
+            what = f"{self.measurement_name} is {_format(sample.measurement)}"
             if is_usable(sample.measurement):
-                what = f"the set point is {_shown(sample.setpoint)}"
+                what = f"the set point is {_format(sample.setpoint)}"
             found.append(("missing", f"{what}, for {missing} samples now"))
-        verdict = self._verdict(found, state.active, state.safe, scalar=not isinstance(sample.applied, tuple))
+        verdict = self._verdict(found, state, (), state.safe, scalar=not isinstance(sample.applied, tuple))
         after = GuardState(
-            state.samples + 1, missing=missing, safe=state.safe, active=tuple(n.kind for n in verdict.notices)
+            state.samples + 1,
+            missing=missing,
+            safe=state.safe,
+            active=tuple(n.kind for n in verdict.notices),
+            trials=state.trials,
+            load_period=state.load_period,
+            load_range=state.load_range,
         )
         return after, verdict
 
     def _channel(
         self,
         channel: Channel,
-        number: int,
+        state: GuardState,
         goal: float,
         value: float,
         command: float | None,
@@ -205,7 +277,7 @@ class Guard:
         same = value == channel.measurement
         repeated = channel.repeated + 1 if same else 1
         since = channel.repeated_since if same else command
-        swing = oscillation.follow(channel.swing, number, error, allowed)
+        swing = oscillation.follow(channel.swing, state.samples, error, allowed)
         if swing.alike >= self.swings:
             found.append(("oscillation", self._swinging(swing, goal)))
         if command is None:
@@ -216,7 +288,8 @@ class Guard:
         spell = gain_watch.follow(channel.spell, side, command, value) if side else None
         if spell is not None and spell.samples > self.patience and self._moved(spell.start_command, command):
             finding = gain_watch.judge(spell, command, error)
-            if finding is not None:
+            by_load = finding == "inverted" and abs(value - spell.start_measurement) <= state.load_range
+            if finding is not None and not by_load:
                 found.append((finding, self._answer(finding, spell, goal, value, command)))
         return Channel(value, repeated, since, spell, swing), side
 
@@ -225,9 +298,9 @@ class Guard:
     ) -> None:
         where = f"{self.command_name} has been at its {'upper' if action.saturated > 0 else 'lower'} limit"
         if unreached > self.patience:
-            seen = f"{self.measurement_name} is {_shown(sample.measurement)}"
+            seen = f"{self.measurement_name} is {_format(sample.measurement)}"
             text = (
-                f"{where} for {unreached} samples and {seen}: the goal {_shown(sample.setpoint)} is out of reach"
+                f"{where} for {unreached} samples and {seen}: the goal {_format(sample.setpoint)} is out of reach"
             )
             found.append(("unreachable", text))
         elif saturated > self.saturated_after:
@@ -236,17 +309,19 @@ class Guard:
     def _verdict(
         self,
         found: list[tuple[Kind, str]],
-        before: tuple[str, ...],
+        before: GuardState,
+        channels: tuple[Channel, ...],
         safe: tuple[float, ...] | None,
         *,
         scalar: bool,
     ) -> Verdict:
         if not found:
             return _OK
+        by_load = holding.is_same(_largest(channels).period, before.load_period)
         notices = tuple(
-            Notice(kind, reason, response, fresh=kind not in before)
+            Notice(kind, reason, response, fresh=kind not in before.active)
             for kind, reason in found
-            if (response := self._response(kind, safe)) != "ignore"
+            if (response := self._response(kind, safe, by_load=by_load)) != "ignore"
         )
         if not notices:
             return _OK
@@ -255,8 +330,10 @@ class Guard:
             return Verdict(response, None, notices)
         return Verdict(response, safe[0] if scalar and len(safe) == 1 else safe, notices)
 
-    def _response(self, kind: Kind, safe: tuple[float, ...] | None) -> Response:
+    def _response(self, kind: Kind, safe: tuple[float, ...] | None, *, by_load: bool) -> Response:
         wanted: Response = getattr(self, f"on_{kind}")
+        if kind == "oscillation" and by_load and wanted != "ignore":
+            return "alert"
         # nowhere to retreat to: the loop was never well
         return "freeze" if wanted == "retreat" and safe is None else wanted
 
@@ -282,6 +359,11 @@ class Guard:
         )
 
 
+def _largest(channels: tuple[Channel, ...]) -> Swing:
+    """The swing of the channel that has swung most regularly."""
+    return max((channel.swing for channel in channels), key=lambda swing: swing.alike, default=Swing())
+
+
 def _running_mean(mean: tuple[float, ...] | None, commands: tuple[float, ...]) -> tuple[float, ...] | None:
     """The mean command while the loop is well: one noisy command is not safe to retreat to."""
     if not commands:
@@ -291,7 +373,7 @@ def _running_mean(mean: tuple[float, ...] | None, commands: tuple[float, ...]) -
     return tuple([ewma(m, c, _MEAN) for m, c in zip(mean, commands, strict=True)])
 
 
-def _shown(value: Value | None) -> str:
+def _format(value: Value | None) -> str:
     if value is None:
         return "missing"
     if isinstance(value, tuple):

@@ -92,8 +92,9 @@ def solve(columns: Sequence[Array], target: Array, *, offset: bool) -> Solution:
         left = stacked[:count] / scale[:, None]
         scaled, _, rank, singular = np.linalg.lstsq(left.T, stacked[count], rcond=_RANK_TOLERANCE**0.5)
         condition = float((singular[0] / singular[-1]) ** 2) if rank == count else float("inf")
-        # A direction without information has an unbounded variance; the floor keeps it finite and huge.
-        floored = np.maximum(eigenvalues, strongest * _RANK_TOLERANCE)
+        # A direction without information has an unbounded variance; the floor keeps it finite and huge. The
+        # strongest eigenvalue is at least 1, unless every column is 0.
+        floored = np.maximum(eigenvalues, max(strongest, 1.0) * _RANK_TOLERANCE)
         inverse = (vectors / floored) @ vectors.T
     theta = scaled / scale
     residuals = stacked[count]

@@ -80,7 +80,9 @@ def _axes(covariance: Array, size: int, confidence: float) -> Array:
         raise InvalidValue(f"confidence must be a fraction between 0 and 1, got {confidence}")
     covariance = covariance[:size, :size]
     if not np.all(np.isfinite(covariance)):
-        raise InvalidValue("the covariance must be finite; identify the model from more, or livelier, data")
+        raise InvalidValue(
+            "the covariance must be finite; identify the model from more data, with larger changes of the input"
+        )
     # Scaled to unit variances first: a and b often differ by orders of magnitude.
     deviation = np.sqrt(np.clip(np.diag(covariance), 0.0, None))
     scale = np.where(deviation > 0.0, deviation, 1.0)

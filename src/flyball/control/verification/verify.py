@@ -93,7 +93,7 @@ def verify(
     if found is None:
         verdict, reason = _unstable(poles)
     else:
-        verdict, reason = _judged(found, region)
+        verdict, reason = _judge(found, region)
     return Certificate(
         verdict=verdict,
         reason=reason,
@@ -139,7 +139,7 @@ def shortcomings(gain: float, gain_reduction: float, phase_deg: float, peak: flo
     return lacking
 
 
-def _judged(found: Margins, region: Robustness | None) -> tuple[Verdict, str]:
+def _judge(found: Margins, region: Robustness | None) -> tuple[Verdict, str]:
     lacking = shortcomings(found.gain, found.gain_reduction, found.phase_deg, found.sensitivity_peak)
     if region is not None and region.stable_fraction < 1.0:
         worst = region.worst_plant

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flyball.control.controllers.common import HOLD_NOT_FINITE, as_tuple, check_between
-from flyball.control.step import Action, Controller, Sample, Value, is_usable
-from flyball.control.wrappers.common import check_inner, hold_invalid, same_shape, seen
+from flyball.control.step import Action, Controller, Sample, Value, before_offset, is_usable, shifted
+from flyball.control.wrappers.common import check_inner, hold_invalid, same_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Bumpless:
     def step(self, state: BumplessState, sample: Sample) -> tuple[BumplessState, Action]:
         applied = sample.applied
         if applied is not None and is_usable(applied) and len(as_tuple(applied)) == len(state.offset):
-            sample = seen(sample, sample.measurement, _add(applied, tuple(-d for d in state.offset)))
+            sample = before_offset(sample, state.offset)
         inner, action = self.inner.step(state.inner, sample)
         wanted = action.command
         if wanted is None:
@@ -66,16 +66,10 @@ class Bumpless:
             offset = tuple(self.fade * d for d in state.offset)
         else:
             offset = tuple(s - w for s, w in zip(as_tuple(state.start), as_tuple(wanted), strict=True))
-        command = _add(wanted, offset)
+        command = shifted(wanted, offset)
         if not is_usable(command):
             return BumplessState(inner, state.start, state.offset), HOLD_NOT_FINITE
         parts = {**action.parts, "transfer": offset[0]} if len(offset) == 1 else action.parts
         return BumplessState(inner, None, offset), Action(
             command, parts, action.saturated, action.reason, action.code
         )
-
-
-def _add(value: Value, offset: tuple[float, ...]) -> Value:
-    if isinstance(value, tuple):
-        return tuple(v + d for v, d in zip(value, offset, strict=True))
-    return value + offset[0]

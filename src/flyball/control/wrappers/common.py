@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold, is_usable
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold, is_usable, seen
 from flyball.errors import InvalidValue
 
 
@@ -13,11 +13,6 @@ def with_applied(sample: Sample, let_through: Value) -> Sample:
     if is_usable(sample.applied):
         return sample
     return seen(sample, sample.measurement, let_through)
-
-
-def seen(sample: Sample, measurement: Value | None, applied: Value | None) -> Sample:
-    """The sample with another measurement and applied command (`replace` costs three times as much)."""
-    return Sample(sample.time, sample.dt, sample.setpoint, measurement, applied, sample.disturbances)
 
 
 def hold_invalid(wanted: Value) -> Action:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flyball.control.controllers.common import as_tuple, check_between, vector_error
-from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold
-from flyball.control.wrappers.common import check_inner, seen
+from flyball.control.step import Action, Controller, ReasonCode, Sample, Value, hold, seen
+from flyball.control.wrappers.common import check_inner
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 from flyball.control.controllers.common import as_tuple
 from flyball.control.limits import clamp
-from flyball.control.step import Action, Controller, Sample, Value, is_usable
-from flyball.control.wrappers.common import check_inner, hold_invalid, seen
+from flyball.control.step import Action, Controller, Sample, Value, is_usable, seen
+from flyball.control.wrappers.common import check_inner, hold_invalid
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 from flyball.control.controllers.common import as_tuple, check_between, check_whole
 from flyball.control.filters import ewma, median
-from flyball.control.step import Action, Controller, Sample, Value, is_usable
-from flyball.control.wrappers.common import check_inner, seen
+from flyball.control.step import Action, Controller, Sample, Value, is_usable, seen
+from flyball.control.wrappers.common import check_inner
 
 
 @dataclass(frozen=True, slots=True)

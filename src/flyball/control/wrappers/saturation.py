@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flyball.control.limits import clamp_value
@@ -44,7 +44,7 @@ class Saturation:
     10.0 1
     9.0 0
 
-    Source: conditioning by back-calculation with the shortest tracking time, one sample.
+    Source: conditioning by back-calculation.
     """
 
     inner: Controller[Any] = field(metadata={"help": "the controller whose command is limited"})
@@ -71,7 +71,7 @@ class Saturation:
         return SaturationState(self.inner.initial(command), command)
 
     def step(self, state: SaturationState, sample: Sample) -> tuple[SaturationState, Action]:
-        inner, action = self.inner.step(state.inner, with_applied(sample, state.command))
+        inner, action = self.inner.step(state.inner, self._within(with_applied(sample, state.command)))
         wanted = action.command
         if wanted is None:
             return SaturationState(inner, state.command), action
@@ -84,3 +84,10 @@ class Saturation:
             reason = f"limited to {command} (wanted {wanted})"
             action = limited(action, command, cut, reason, saturation_code(cut))
         return SaturationState(inner, command), action
+
+    def _within(self, sample: Sample) -> Sample:
+        """The sample with the limits of this wrapper, within those that it came with."""
+        low, high = self.low, self.high
+        if sample.limits is not None:
+            low, high = clamp_value(low, *sample.limits)[0], clamp_value(high, *sample.limits)[0]
+        return replace(sample, limits=(low, high))

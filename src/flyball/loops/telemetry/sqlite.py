@@ -10,7 +10,9 @@ from typing import ClassVar
 from flyball.control.record import LoopRecord
 from flyball.errors import InvalidValue
 from flyball.loops.telemetry.sink import Row, rows
+from flyball.write_ahead_log import use_write_ahead_log
 
+_BUSY_S = 5.0  # how long to wait for other processes that write to the same file
 _COLUMNS = ", ".join(f'"{name}"' for name in Row._fields)
 _INSERT = f"INSERT INTO receipts ({_COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"
 
@@ -30,8 +32,8 @@ class SqliteSink:
         self._max_rows = max_rows
         self.dropped = 0
         # The runner writes from one thread at a time, but not always from the one that opened the file.
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection = sqlite3.connect(path, timeout=_BUSY_S, check_same_thread=False, isolation_level=None)
+        use_write_ahead_log(self._connection, _BUSY_S)
         self._connection.execute("PRAGMA synchronous=NORMAL")
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")  # other processes may open the same file at this moment

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from flyball.control.controllers.common import check_between, check_whole, hold_unusable
-from flyball.control.controllers.publishing.signals import Batching, Measured, batching, measured
+from flyball.control.controllers.publishing.signals import Batching, PublisherMeasurement, batching, measurement_of
 from flyball.control.filters import Timed, windowed_max, windowed_min
 from flyball.control.limits import clamp
 from flyball.control.step import Action, ReasonCode, Sample, Value, hold
@@ -119,9 +119,9 @@ class Auto:
 
     >>> auto = Auto(start_window=40)
     >>> state = auto.initial((1.0, 1.0, 0.0, 1.0))
-    >>> seen = Measured(pending=50.0, transfer_s=0.01, confirmed=40.0, in_flight=40.0, limited=1.0)
+    >>> now = PublisherMeasurement(pending=50.0, transfer_s=0.01, confirmed=40.0, in_flight=40.0, limited=1.0)
     >>> for k in range(3):
-    ...     state, action = auto.step(state, Sample(0.05 * k, 0.05, 0.0, tuple(seen)))
+    ...     state, action = auto.step(state, Sample(0.05 * k, 0.05, 0.0, tuple(now)))
     ...     print(action.command.window, round(action.parts["knee"], 3), action.reason)
     40.0 0.0 measuring
     80.0 8.0 the broker keeps up: doubled
@@ -166,22 +166,22 @@ class Auto:
         return AutoState(clamp(max(known, float(self.start_window)), 1.0, float(self.max_window)))
 
     def step(self, state: AutoState, sample: Sample) -> tuple[AutoState, Action]:
-        seen = measured(sample)
-        if seen is None or not math.isfinite(sample.time):
+        measurement = measurement_of(sample)
+        if measurement is None or not math.isfinite(sample.time):
             return state, (
                 hold_unusable(sample)
-                if seen is None
+                if measurement is None
                 else hold("the time is not finite: held", ReasonCode.HELD_INVALID_SAMPLE)
             )
-        if seen.unavailable > 0.0:
+        if measurement.unavailable > 0.0:
             state, why = self._back_off(state, sample.time)
-        elif seen.transfer_s < 0.0:
+        elif measurement.transfer_s < 0.0:
             if state.began_s is None:
                 # What leaves before the first confirm is sent under this window as well.
                 state = replace(_new_round(state, sample.time), measured_s=sample.time)
             why = (ReasonCode.UNCHANGED, "nothing was confirmed")
         else:
-            state, why = self._confirmed(state, seen, sample.time)
+            state, why = self._confirmed(state, measurement, sample.time)
         return state, self._action(state, why)
 
     def _back_off(self, state: AutoState, now_s: float) -> tuple[AutoState, Why]:
@@ -192,22 +192,32 @@ class Auto:
         state = replace(state, window=window, unavailable_s=now_s, doubling=True, drain_until_s=None)
         return _new_round(state, now_s), (ReasonCode.BACKED_OFF, "the broker is unavailable: halved")
 
-    def _confirmed(self, state: AutoState, seen: Measured, now_s: float) -> tuple[AutoState, Why]:
-        trip_s = max(_SHORTEST_TRIP_S, seen.transfer_s)
-        state = _count(replace(state, trips=windowed_min(state.trips, now_s, trip_s, self.forget_s)), seen, now_s)
+    def _confirmed(
+        self, state: AutoState, measurement: PublisherMeasurement, now_s: float
+    ) -> tuple[AutoState, Why]:
+        trip_s = max(_SHORTEST_TRIP_S, measurement.transfer_s)
+        state = _count(
+            replace(state, trips=windowed_min(state.trips, now_s, trip_s, self.forget_s)), measurement, now_s
+        )
         limited_since_s = (
-            None if seen.limited <= 0.0 else now_s if state.limited_since_s is None else state.limited_since_s
+            None
+            if measurement.limited <= 0.0
+            else now_s
+            if state.limited_since_s is None
+            else state.limited_since_s
         )
         state = replace(state, limited_since_s=limited_since_s)
         shortest_s = state.trips[0][1]
         began_s, measured_s = state.began_s, state.measured_s
         if began_s is None or measured_s is None or now_s < began_s:
             state = replace(_new_round(state, now_s), measured_s=now_s)
-            return replace(state, limited=seen.limited > 0.0), _MEASURING
-        state = replace(state, limited=state.limited or seen.limited > 0.0, peak=max(state.peak, seen.in_flight))
+            return replace(state, limited=measurement.limited > 0.0), _MEASURING
+        state = replace(
+            state, limited=state.limited or measurement.limited > 0.0, peak=max(state.peak, measurement.in_flight)
+        )
         if state.drain_until_s is not None:
             return self._draining(state, now_s, trip_s)
-        if self._may_drain(state, seen, now_s):
+        if self._may_drain(state, measurement, now_s):
             # Everything that is on the way now has come back one present round trip from now; after a stall that
             # trip says nothing about the next.
             until_s = now_s + max(min(trip_s, _LONGEST_DRAIN_TRIPS * shortest_s), _SHORTEST_DRAIN_S)
@@ -225,14 +235,14 @@ class Auto:
         if shortest_s >= _LONG_TRIP_S and not state.doubling:
             state = replace(state, round_trips=(*state.round_trips, trip_s)[-_MOST_TRIPS:])
         # The shortest trip of a round only falls: where there is no queue by now, the rest of it changes nothing.
-        clear = state.doubling and state.limited and self._wanted(state) >= state.window
+        clear = state.doubling and state.limited and self._target(state) >= state.window
         if not clear and now_s - began_s < _round_s(shortest_s):
             return state, _MEASURING
         if state.round_trips:
             state = replace(state, round_trip_s=sorted(state.round_trips)[len(state.round_trips) // 4])
         return self._end_of_round(state, now_s)
 
-    def _wanted(self, state: AutoState) -> float:
+    def _target(self, state: AutoState) -> float:
         """The window for a queue as long as this round's: all who see the same queue want the same."""
         return self.share * (self._allowed_s(state) / _queued_s(state)) ** _STEEPNESS
 
@@ -241,10 +251,10 @@ class Auto:
 
     def _end_of_round(self, state: AutoState, now_s: float) -> tuple[AutoState, Why]:
         window = state.window if state.limited else min(state.window, max(state.peak, self.share))
-        wanted = self._wanted(state)
-        if wanted < window:
+        target = self._target(state)
+        if target < window:
             # By ratio, so that who has many times too much is soon down.
-            lowered = max(window * (wanted / window) ** self._step(state), self._least(state, window))
+            lowered = max(window * (target / window) ** self._step(state), self._least(state, window))
             state = replace(state, window=max(1.0, lowered), doubling=False)
             return _new_round(state, now_s), (ReasonCode.LOWERED, "messages queue at the broker: lowered")
         if not state.limited:
@@ -255,7 +265,7 @@ class Auto:
         if state.doubling:
             grown, reason = 2.0 * state.window, "the broker keeps up: doubled"
         else:
-            grown = min(window + self._step(state) * (wanted - window), _GROWTH * window + self.share / 2.0)
+            grown = min(window + self._step(state) * (target - window), _GROWTH * window + self.share / 2.0)
             reason = "the broker keeps up: raised"
         state = replace(state, window=min(grown, float(self.max_window)))
         return _new_round(state, now_s), (ReasonCode.RAISED, reason)
@@ -264,7 +274,7 @@ class Auto:
         """What is left of a window at least when it is lowered.
 
         If all who share the broker keep the part that makes their queue as long as it may be, a queue many times
-        that long is gone in one round, not in ten. Small windows are not what made it: they are spared that.
+        that long is gone in one round, not in ten. Small windows did not make it and are exempt.
         """
         shortest_s, allowed_s, queued_s = state.trips[0][1], self._allowed_s(state), _queued_s(state)
         gently = (1.0 - self.cut) * window
@@ -274,25 +284,25 @@ class Auto:
         return min(gently, max(to_allowed * window, self.share))
 
     def _step(self, state: AutoState) -> float:
-        """The part of the way to the wanted window that is made at once: Newton's step for the case that all who
+        """The part of the way to the target window that is made at once: Newton's step for the case that all who
         share the broker make it, for the queue then changes by its part of the round trip for each of them."""
         queued_s = _queued_s(state)
         return self.gain * queued_s / (queued_s + _STEEPNESS * (queued_s + state.trips[0][1]))
 
-    def _may_drain(self, state: AutoState, seen: Measured, now_s: float) -> bool:
+    def _may_drain(self, state: AutoState, measurement: PublisherMeasurement, now_s: float) -> bool:
         """Is it time to measure the round trip anew, together with all who share the broker?
 
         Whoever comes late would measure the others' messages. Who is held back for a moment only, at the start or
         by a burst, knows the round trip anyway, and would wait for nothing.
         """
         late_s = now_s - self.probe_s * math.floor(now_s / self.probe_s)
-        together = late_s <= max(2.0 * seen.transfer_s, _SHORTEST_ROUND_S)
+        together = late_s <= max(2.0 * measurement.transfer_s, _SHORTEST_ROUND_S)
         due = state.measured_s is not None and now_s - state.measured_s > late_s
         lasting = (
             state.limited_since_s is not None
             and now_s - state.limited_since_s >= _TRIPS_PRESSED * state.trips[0][1]
         )
-        return together and due and lasting and seen.pending > 0.0
+        return together and due and lasting and measurement.pending > 0.0
 
     def _draining(self, state: AutoState, now_s: float, trip_s: float) -> tuple[AutoState, Why]:
         assert state.drain_until_s is not None
@@ -333,12 +343,15 @@ def _round_s(shortest_s: float) -> float:
     return max(_TRIPS_A_ROUND * shortest_s, _SHORTEST_ROUND_S)
 
 
-def _count(state: AutoState, seen: Measured, now_s: float) -> AutoState:
+def _count(state: AutoState, measurement: PublisherMeasurement, now_s: float) -> AutoState:
     """The delivery rate, over whole rounds: confirms come in groups, and one group says nothing about the rate."""
     shortest_s, since_s = state.trips[0][1], state.counting_s
     if since_s is None or now_s < since_s:
         return replace(state, counting_s=now_s, counted=0.0, count_limited=False)
-    counted, count_limited = state.counted + max(0.0, seen.confirmed), state.count_limited or seen.limited > 0.0
+    counted, count_limited = (
+        state.counted + max(0.0, measurement.confirmed),
+        state.count_limited or measurement.limited > 0.0,
+    )
     if now_s - since_s < _round_s(shortest_s):
         return replace(state, counted=counted, count_limited=count_limited)
     rate, rates = min(counted / (now_s - since_s), _LARGEST_RATE), state.rates

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from flyball.control.controllers.common import check_between, check_choice, check_whole, hold_unusable
-from flyball.control.controllers.publishing.signals import Batching, Measured, batching, measured
+from flyball.control.controllers.publishing.signals import Batching, PublisherMeasurement, batching, measurement_of
 from flyball.control.filters import ewma
 from flyball.control.limits import clamp
 from flyball.control.step import Action, ReasonCode, Sample, Value
@@ -46,7 +46,7 @@ class BatchAimd:
 
     >>> controller = BatchAimd()
     >>> state = controller.initial((4.0, 4.0, 0.05, 100.0))
-    >>> polled = Measured(pending=2.0, arrivals=2.0, short_poll=1.0)
+    >>> polled = PublisherMeasurement(pending=2.0, arrivals=2.0, short_poll=1.0)
     >>> state, action = controller.step(state, Sample(1.0, 1.0, 0.0, tuple(polled)))
     >>> action.command, action.reason
     ((2.0, 2.0, 0.05, 64.0), 'fewer than N messages at the poll: N halved')
@@ -82,19 +82,19 @@ class BatchAimd:
         return BatchAimdState(max(1.0, start.most), clamp(start.poll_s, self.poll_min_s, self.poll_max_s))
 
     def step(self, state: BatchAimdState, sample: Sample) -> tuple[BatchAimdState, Action]:
-        seen = measured(sample)
-        if seen is None:
+        measurement = measurement_of(sample)
+        if measurement is None:
             return state, hold_unusable(sample)
-        state = replace(state, arrivals=state.arrivals + max(0.0, seen.arrivals))
-        if seen.transfer_s > 0.0 and seen.in_flight > 0.0:
-            rate = min(seen.in_flight / seen.transfer_s, 1e12)
+        state = replace(state, arrivals=state.arrivals + max(0.0, measurement.arrivals))
+        if measurement.transfer_s > 0.0 and measurement.in_flight > 0.0:
+            rate = min(measurement.in_flight / measurement.transfer_s, 1e12)
             state = replace(state, capacity=ewma(state.capacity, rate, self.gamma))
-        if seen.short_poll > 0.0 or seen.handed_s >= 0.0:
+        if measurement.short_poll > 0.0 or measurement.handed_s >= 0.0:
             state = self._estimate_load(state, sample.time)
-        batch, code, reason = self._batch(state, seen)
+        batch, code, reason = self._batch(state, measurement)
         poll_s = state.poll_s
-        if seen.handed_s >= 0.0:
-            poll_s = clamp(self.beta * seen.handed_s, self.poll_min_s, self.poll_max_s)
+        if measurement.handed_s >= 0.0:
+            poll_s = clamp(self.beta * measurement.handed_s, self.poll_min_s, self.poll_max_s)
         most = self._ceiling(state)
         state = replace(state, batch=clamp(batch, 1.0, most), poll_s=poll_s)
         n = math.floor(state.batch)
@@ -108,12 +108,12 @@ class BatchAimd:
         load = ewma(state.load, min(state.arrivals / (time_s - state.since_s), 1e12), self.alpha)
         return replace(state, load=load, since_s=time_s, arrivals=0.0)
 
-    def _batch(self, state: BatchAimdState, seen: Measured) -> tuple[float, ReasonCode, str]:
-        if seen.short_poll > 0.0:
+    def _batch(self, state: BatchAimdState, measurement: PublisherMeasurement) -> tuple[float, ReasonCode, str]:
+        if measurement.short_poll > 0.0:
             return state.batch / 2.0, ReasonCode.LOWERED, "fewer than N messages at the poll: N halved"
-        if seen.handed_s < 0.0:
+        if measurement.handed_s < 0.0:
             return state.batch, ReasonCode.UNCHANGED, "a transfer was confirmed"
-        if seen.handed_s <= state.poll_s:
+        if measurement.handed_s <= state.poll_s:
             return state.batch + 1.0, ReasonCode.RAISED, "handed over within the polling interval: N + 1"
         return state.batch - 1.0, ReasonCode.LOWERED, "the hand-over took longer than the polling interval: N − 1"
 

@@ -13,7 +13,7 @@ from flyball.control.step import Sample, Value, is_usable
 from flyball.errors import InvalidValue
 
 
-class Measured(NamedTuple):
+class PublisherMeasurement(NamedTuple):
     """The measurement: what happened since the step before. Negative times mean that it did not happen."""
 
     pending: float = 0.0
@@ -33,7 +33,7 @@ class Measured(NamedTuple):
     limited: float = 0.0
     """1: the window held messages back while it was on the way, so the delivery rate is the broker's limit."""
     unavailable: float = 0.0
-    """1: the broker asked for silence, refused, or has confirmed nothing for too long."""
+    """1: the broker blocks senders, refused, or has confirmed nothing for too long."""
 
 
 class Batching(NamedTuple):
@@ -50,14 +50,14 @@ class Batching(NamedTuple):
     window: float
 
 
-def measured(sample: Sample) -> Measured | None:
+def measurement_of(sample: Sample) -> PublisherMeasurement | None:
     """The measurement of a sample; None where it is missing, not finite or of another shape."""
     values = sample.measurement
     if not is_usable(values) or not is_usable(sample.setpoint):
         return None
-    if not isinstance(values, tuple) or len(values) != len(Measured._fields):
+    if not isinstance(values, tuple) or len(values) != len(PublisherMeasurement._fields):
         return None
-    return Measured(*values)
+    return PublisherMeasurement(*values)
 
 
 def batching(command: Value) -> Batching:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from flyball.control.controllers.common import check_between, check_whole, hold_unusable
-from flyball.control.controllers.publishing.signals import Batching, batching, measured
+from flyball.control.controllers.publishing.signals import Batching, batching, measurement_of
 from flyball.control.step import Action, ReasonCode, Sample, Value
 
 
@@ -45,6 +45,6 @@ class Static:
         return StaticState(tuple(Batching(batch, batch, self.poll_s, float(max(self.window, batch)))))
 
     def step(self, state: StaticState, sample: Sample) -> tuple[StaticState, Action]:
-        if measured(sample) is None:
+        if measurement_of(sample) is None:
             return state, hold_unusable(sample)
         return state, Action(state.command, {"N": state.command[1]}, reason="static", code=ReasonCode.OPEN_LOOP)
