@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 import threading
@@ -70,6 +71,25 @@ def test_bandwidth_is_limited(echo_port: int) -> None:
         start_s = time.monotonic()
         assert len(_ask(end, bytes(300_000))) == 300_000
         assert time.monotonic() - start_s >= 0.3
+
+
+def test_a_limit_that_changes_while_data_flow_loses_and_repeats_nothing(echo_port: int) -> None:
+    data = random.Random(2).randbytes(4 << 20)
+    with FaultProxy(echo_port) as proxy, socket.create_connection(("127.0.0.1", proxy.port)) as end:
+        done = threading.Event()
+
+        def change() -> None:
+            for limit in itertools.cycle((1_000_000, None)):
+                proxy.set_bandwidth(limit)
+                if done.wait(0.02):
+                    return
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        got = _ask(end, data)
+        done.set()
+        changing.join()
+        assert got == data
 
 
 def test_stall_stops_forwarding_and_loses_nothing(echo_port: int) -> None:

@@ -9,7 +9,7 @@ import pika
 import pytest
 
 from flyball.processes.process import OwnProcess
-from flyball.servers import ServerFailed, ServerMissing
+from flyball.servers import ServerFailed, ServerMissing, rabbitmq_packages
 from flyball.servers import rabbitmq as module
 from flyball.servers.ports import accepts
 from flyball.servers.rabbitmq import RabbitMqNode, installed
@@ -57,6 +57,13 @@ def test_confirmed_persistent_messages_survive_a_kill(tmp_path: Path) -> None:
         assert _depth(node, "q") == 1
 
 
+def test_rabbitmq_4_beside_the_installed_one(rabbitmq_4: RabbitMqNode) -> None:
+    assert rabbitmq_4.control("version").startswith("4.")
+    found = RabbitMqNode.from_record(rabbitmq_4.record())
+    assert (found.version, found.pids) == (4, rabbitmq_4.pids)
+    assert found.control("version") == rabbitmq_4.control("version")
+
+
 @needs_rabbitmq
 def test_a_node_that_cannot_start_shows_its_log() -> None:
     with (
@@ -73,6 +80,26 @@ def test_a_missing_server_names_the_command_that_installs_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServerMissing, match="apt-get install rabbitmq-server"):
         RabbitMqNode().start()
+
+
+def test_a_system_that_refuses_namespaces_is_told_as_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rabbitmq_packages, "installed_version", lambda: "3.10.8")
+    monkeypatch.setattr(rabbitmq_packages, "_IN_NAMESPACE", "echo not permitted >&2; exit 1")
+    with pytest.raises(ServerMissing, match="mount namespace of its own, which is refused here: "):
+        RabbitMqNode(version=4).start()
+
+
+def test_no_source_for_packages_is_told_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(rabbitmq_packages, "installed_version", lambda: "3.10.8")
+    monkeypatch.setattr(rabbitmq_packages, "_check_namespace", lambda _: None)
+    monkeypatch.setattr(rabbitmq_packages, "_mirror", lambda: f"file:{tmp_path}/absent")
+    monkeypatch.setenv("FLYBALL_CACHE", str(tmp_path))
+    with pytest.raises(ServerMissing, match="apt-get could not fetch RabbitMQ"):
+        RabbitMqNode(version=4).start()
+    assert rabbitmq_packages.fetched_version(4) is None
+    assert [path.name for path in (tmp_path / "rabbitmq").iterdir()] == ["4.lock"]
 
 
 def test_a_pid_that_now_belongs_to_another_process_is_not_ours() -> None:

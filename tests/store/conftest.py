@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flyball.store import SqliteDatabase
+from flyball.store import Database, SqliteDatabase, open_database
 
 StartChild = Callable[..., subprocess.Popen[str]]
 
@@ -23,6 +23,14 @@ def path(tmp_path: Path) -> Path:
 def database(path: Path) -> Iterator[SqliteDatabase]:
     with SqliteDatabase(path) as opened:
         yield opened
+
+
+@pytest.fixture
+def shared_database(store_url: str) -> Iterator[Database]:
+    """What groups and clusters share: every kind of database."""
+    database = open_database(store_url)
+    yield database
+    database.close()
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from flyball.store import Conflict, Documents, SqliteDatabase
+from flyball.store import Conflict, Database, Documents
 from flyball.store.documents import ABSENT
 
 
-def test_a_document_changes_only_from_the_version_that_was_read(database: SqliteDatabase) -> None:
-    groups = Documents(database, "groups")
+def test_a_document_changes_only_from_the_version_that_was_read(shared_database: Database) -> None:
+    groups = Documents(shared_database, "groups")
     first = groups.put("g", {"members": ["a"]}, expected=ABSENT)
     assert groups.get("g") == first
     second = groups.put("g", {"members": ["a", "b"]}, expected=first.version)
@@ -25,8 +25,8 @@ def test_a_document_changes_only_from_the_version_that_was_read(database: Sqlite
     assert groups.get("g") == second
 
 
-def test_a_document_created_again_never_repeats_a_version(database: SqliteDatabase) -> None:
-    groups = Documents(database, "groups")
+def test_a_document_created_again_never_repeats_a_version(shared_database: Database) -> None:
+    groups = Documents(shared_database, "groups")
     old = groups.put("g", 1)
     groups.delete("g", expected=old.version)
     assert groups.get("g") is None
@@ -36,8 +36,8 @@ def test_a_document_created_again_never_repeats_a_version(database: SqliteDataba
         groups.put("g", 3, expected=old.version)
 
 
-def test_spaces_are_separate(database: SqliteDatabase) -> None:
-    groups, clusters = Documents(database, "groups"), Documents(database, "clusters")
+def test_spaces_are_separate(shared_database: Database) -> None:
+    groups, clusters = Documents(shared_database, "groups"), Documents(shared_database, "clusters")
     groups.put("b", 1)
     groups.put("a", 2)
     clusters.put("a", 3)
@@ -45,8 +45,8 @@ def test_spaces_are_separate(database: SqliteDatabase) -> None:
     assert [document.value for document in clusters.all()] == [3]
 
 
-def test_no_update_is_lost_between_threads(database: SqliteDatabase) -> None:
-    counter = Documents(database, "counters")
+def test_no_update_is_lost_between_threads(shared_database: Database) -> None:
+    counter = Documents(shared_database, "counters")
     counter.put("n", 0)
 
     def add_ten() -> None:

@@ -6,13 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
 
 import pytest
 
 from flyball.errors import InvalidValue
-from flyball.store import Documents, Fenced, Leases, SqliteDatabase
+from flyball.store import Database, Documents, Fenced, Leases, SqliteDatabase, open_database
 from flyball.store.host_time import HostTime, host_time
 from flyball.store.protocol import Result, Transaction
 
@@ -35,9 +36,25 @@ def clock() -> HandClock:
     return HandClock()
 
 
+class ClockedDatabase:
+    """A database with the clock of the test."""
+
+    def __init__(self, database: Database, clock: HandClock) -> None:
+        self._database, self.time = database, clock
+        self.read, self.close = database.read, database.close
+
+    def write(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
+        return self._database.write(work, durable=durable)
+
+
 @pytest.fixture
-def leases(path: Path, clock: HandClock) -> Leases:
-    return Leases(SqliteDatabase(path, clock=clock))
+def clocked(shared_database: Database, clock: HandClock) -> ClockedDatabase:
+    return ClockedDatabase(shared_database, clock)
+
+
+@pytest.fixture
+def leases(clocked: ClockedDatabase) -> Leases:
+    return Leases(clocked)
 
 
 def test_the_holder_renews_and_others_wait(leases: Leases, clock: HandClock) -> None:
@@ -111,22 +128,23 @@ def test_a_holder_that_lost_it_gets_a_new_token(leases: Leases, clock: HandClock
         leases.guarded(first, lambda _: None)
 
 
-def test_a_refused_write_leaves_nothing_behind(path: Path, leases: Leases, clock: HandClock) -> None:
+def test_a_refused_write_leaves_nothing_behind(
+    shared_database: Database, leases: Leases, clock: HandClock
+) -> None:
     old = leases.campaign("lead", "a", ttl_s=3)
     clock.advance(4)
     new = leases.campaign("lead", "b", ttl_s=3)
     assert old is not None
     assert new is not None
-    with SqliteDatabase(path) as database:
-        documents = Documents(database, "groups")
-        documents.put("plan", "new", lease=new)
-        with pytest.raises(Fenced, match="'a' no longer holds 'lead'"):
-            documents.put("plan", "old", lease=old)
-        with pytest.raises(Fenced):
-            documents.delete("plan", lease=old)
-        document = documents.get("plan")
-        assert document is not None
-        assert document.value == "new"
+    documents = Documents(shared_database, "groups")
+    documents.put("plan", "new", lease=new)
+    with pytest.raises(Fenced, match="'a' no longer holds 'lead'"):
+        documents.put("plan", "old", lease=old)
+    with pytest.raises(Fenced):
+        documents.delete("plan", lease=old)
+    document = documents.get("plan")
+    assert document is not None
+    assert document.value == "new"
 
 
 def test_wall_clock_jumps_change_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +172,13 @@ def test_after_a_restart_of_the_host_the_lease_is_vacant(leases: Leases, clock: 
     assert lease.token == 2
 
 
-def test_waiting_for_the_database_shortens_the_lease(path: Path, clock: HandClock) -> None:
-    class SlowDatabase(SqliteDatabase):
+def test_waiting_for_the_database_shortens_the_lease(shared_database: Database, clock: HandClock) -> None:
+    class SlowDatabase(ClockedDatabase):
         def write(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
             clock.advance(2)
             return super().write(work, durable=durable)
 
-    leases = Leases(SlowDatabase(path, clock=clock))
+    leases = Leases(SlowDatabase(shared_database, clock))
     before = clock().seconds
     lease = leases.campaign("lead", "a", ttl_s=3)
     assert lease is not None
@@ -175,8 +193,8 @@ def test_a_time_to_live_must_be_positive(leases: Leases) -> None:
 
 HOLDER = """
 import sys
-from flyball.store import Documents, Fenced, Leases, SqliteDatabase
-database = SqliteDatabase(sys.argv[1])
+from flyball.store import Documents, Fenced, Leases, open_database
+database = open_database(sys.argv[1])
 leases, documents = Leases(database), Documents(database, "groups")
 lease = leases.campaign("lead", "a", ttl_s=0.5)
 print("token", lease.token, flush=True)
@@ -188,8 +206,8 @@ for line in sys.stdin:
 """
 
 
-def test_a_paused_holder_s_late_write_is_refused(path: Path, start_child: Callable[..., Popen[str]]) -> None:
-    child = start_child(HOLDER, path)
+def test_a_paused_holder_s_late_write_is_refused(store_url: str, start_child: Callable[..., Popen[str]]) -> None:
+    child = start_child(HOLDER, store_url)
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stdout.readline() == "token 1\n"
@@ -197,7 +215,7 @@ def test_a_paused_holder_s_late_write_is_refused(path: Path, start_child: Callab
     assert child.stdout.readline() == "version 1\n"
     os.kill(child.pid, signal.SIGSTOP)
     try:
-        with SqliteDatabase(path) as database:
+        with closing(open_database(store_url)) as database:
             leases, documents = Leases(database), Documents(database, "groups")
             lease = None
             while lease is None:  # bounded by the holder's time to live
@@ -219,8 +237,8 @@ def test_a_paused_holder_s_late_write_is_refused(path: Path, start_child: Callab
 
 CANDIDATE = """
 import sys, time
-from flyball.store import Documents, Fenced, Leases, SqliteDatabase
-database = SqliteDatabase(sys.argv[1])
+from flyball.store import Documents, Fenced, Leases, open_database
+database = open_database(sys.argv[1])
 leases, name = Leases(database), sys.argv[2]
 written = 0
 print("ready", flush=True)
@@ -230,7 +248,8 @@ while written < 30:
     if lease is None:
         continue
     try:
-        leases.guarded(lease, lambda t: t.execute("INSERT INTO log VALUES (?, ?)", (lease.token, name)))
+        values = (lease.token, name)
+        leases.guarded(lease, lambda t: t.execute("INSERT INTO log SELECT count(*), ?, ? FROM log", values))
         written += 1
         if written % 10 == 0:
             leases.release(lease)
@@ -241,11 +260,11 @@ leases.withdraw("lead", name)
 
 
 def test_processes_that_compete_write_under_growing_tokens(
-    path: Path, start_child: Callable[..., Popen[str]]
+    store_url: str, start_child: Callable[..., Popen[str]]
 ) -> None:
-    with SqliteDatabase(path) as database:
-        database.write(lambda t: t.execute("CREATE TABLE log (token INTEGER, name TEXT)"))
-        children = [start_child(CANDIDATE, path, name) for name in ("x", "y", "z")]
+    with closing(open_database(store_url)) as database:
+        database.write(lambda t: t.execute("CREATE TABLE log (at INTEGER, token INTEGER, name TEXT)"))
+        children = [start_child(CANDIDATE, store_url, name) for name in ("x", "y", "z")]
         for child in children:
             assert child.stdout is not None
             child.stdout.readline()
@@ -253,7 +272,7 @@ def test_processes_that_compete_write_under_growing_tokens(
             assert child.stdin is not None
             print("go", file=child.stdin, flush=True)
         assert [child.wait() for child in children] == [0, 0, 0]
-        rows = database.read(lambda t: t.execute("SELECT token, name FROM log ORDER BY rowid").fetchall())
+        rows = database.read(lambda t: t.execute("SELECT token, name FROM log ORDER BY at").fetchall())
     tokens = [token for token, _ in rows]
     assert len(rows) == 90
     assert tokens == sorted(tokens), "a write had an older token than the one before"

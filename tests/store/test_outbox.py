@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from flyball.errors import InvalidValue
 from flyball.message import Message
 from flyball.store import Full, Outbox, SqliteDatabase, StoreError, enqueue
+from flyball.testing.contract.messages import unfit_messages
 
 
 class Entry(NamedTuple):
@@ -202,10 +203,20 @@ def test_a_database_without_outbox_is_named(tmp_path: Path) -> None:
 
 
 def test_bad_values_are_refused(database: SqliteDatabase) -> None:
+    pending = Outbox(database).pending()
     with pytest.raises(InvalidValue, match=r"0 \(most urgent\) to 9, got 10"):
         Outbox(database).append(messages("a", urgency=10))
     with pytest.raises(InvalidValue, match=r"0 \(most urgent\) to 9, got -1"):
         enqueue(database._writer, "orders", Message(b"a"), urgency=-1)
+    for urgency in (1.5, "4", None):
+        with pytest.raises(InvalidValue, match="urgency must be an integer, got "):
+            enqueue(database._writer, "orders", Message(b"a"), urgency=urgency)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="invalid channel name 'no such/name'"):
+        enqueue(database._writer, "no such/name", Message(b"a"))
+    for unfit in unfit_messages():
+        with pytest.raises(InvalidValue, match="must"):
+            enqueue(database._writer, "orders", Message(b"fit"), unfit)
+    assert Outbox(database).pending() == pending
     with pytest.raises(InvalidValue, match="max_bytes must be an integer >= 1, got 0"):
         Outbox(database, max_bytes=0)
 
@@ -264,3 +275,17 @@ def test_kill_9_of_the_writer_keeps_every_accepted_message(
     assert len(stored) == len(set(stored))
     assert len(stored) % 5 == 0, "a batch was accepted in part"
     assert intact == "ok"
+
+
+def test_a_part_ends_with_the_message_that_reaches_the_bytes(database: SqliteDatabase) -> None:
+    outbox = Outbox(database)
+    seqs = outbox.append([Entry(Message(bytes(1000), f"m{number}")) for number in range(5)])
+    rows, read_to = outbox.read_part(seqs[0], seqs[-1], 10, 2000)
+    assert ([row.message.id for row in rows], read_to) == (["m0", "m1"], seqs[1])
+    rows, read_to = outbox.read_part(seqs[2], seqs[-1], 10, 1)
+    assert ([row.message.id for row in rows], read_to) == (["m2"], seqs[2])
+    rows, read_to = outbox.read_part(seqs[0], seqs[-1] + 7, 10, 1 << 20)
+    assert (len(rows), read_to) == (5, seqs[-1] + 7)
+    rows, read_to = outbox.read_part(seqs[0], seqs[-1], 3, 1 << 20)
+    assert (len(rows), read_to) == (3, seqs[2])
+    assert outbox.read_part(seqs[-1] + 1, seqs[-1] + 7, 3, 1) == ([], seqs[-1] + 7)

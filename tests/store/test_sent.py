@@ -37,3 +37,11 @@ def test_sent_messages_wait_for_their_receipt_and_are_skipped_meanwhile(database
     assert sent.overdue(6.0, 10) == []
     sent.forget_all()
     assert (sent.count(), outbox.pending()[0]) == (0, 1)
+
+
+def test_what_was_marked_before_the_clock_was_set_back_is_overdue(database: SqliteDatabase) -> None:
+    now_s = [2000.0]
+    sent = SentMessages(database, clock=lambda: now_s[0])
+    sent.mark(Outbox(database).append([Entry(Message(b"", "m"))]))
+    now_s[0] = 1000.0  # in the next run
+    assert [late.message.id for late in sent.overdue(60.0, 10)] == ["m"]

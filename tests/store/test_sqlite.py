@@ -7,15 +7,19 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from subprocess import Popen
+from typing import NamedTuple
 
 import pytest
 
 from flyball.errors import InvalidValue
+from flyball.message import Message
 from flyball.store import Busy, DiskFull, Documents, LoopStates, NewerSchema, Outbox, SqliteDatabase, StoreError
 from flyball.store.protocol import Transaction
 from flyball.store.schema import MIGRATIONS
+from flyball.store.sqlite import is_database
 
 VERSION_1 = Path(__file__).with_name("version_1.sql")
 
@@ -214,3 +218,52 @@ def test_a_newer_version_is_refused(path: Path) -> None:
         NewerSchema, match=f"has store version {known + 1}, this Flyball supports versions up to {known}"
     ):
         SqliteDatabase(path)
+
+
+class _Entry(NamedTuple):
+    message: Message
+    channel: str = "orders"
+    urgency: int = 4
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
+def test_a_file_that_is_deleted_or_replaced_takes_nothing_that_must_survive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with SqliteDatabase("outbox.db") as database:
+        monkeypatch.chdir("/")  # a relative path stays the file's
+        outbox = Outbox(database)
+        (first,) = outbox.append([_Entry(Message(b"1"))])
+        (tmp_path / "outbox.db").unlink()
+        if replaced:
+            SqliteDatabase(tmp_path / "outbox.db").close()
+        with pytest.raises(StoreError, match="replaced by" if replaced else "was deleted"):
+            outbox.append([_Entry(Message(b"2"))])
+        if not replaced:  # what was accepted before can still be sent
+            assert [each.message.body for each in outbox.read(0, 100, 10)] == [b"1"]
+            outbox.confirm([first])
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="this system does not list its locks")
+def test_to_ask_whether_a_file_is_a_database_releases_no_lock(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as application:
+        application.execute("PRAGMA journal_mode = WAL")
+        application.execute("BEGIN")
+        application.execute("SELECT * FROM sqlite_schema").fetchall()
+
+        def locks() -> list[str]:
+            lines = Path("/proc/locks").read_text().splitlines()
+            return [line.split(": ")[1] for line in lines if f":{path.stat().st_ino} " in line]
+
+        before = locks()
+        assert before
+        assert is_database(path)
+        assert locks() == before
+
+
+def test_what_is_no_database(path: Path) -> None:
+    path.write_text("a text that is long enough to be read as the start of a database file, and is none" * 10)
+    assert not is_database(path)
+    path.write_text("")
+    assert is_database(path)

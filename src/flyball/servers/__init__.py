@@ -2,6 +2,7 @@
 
     rabbitmq   RabbitMQ nodes, each with its own ports and data
     kafka      a Kafka broker
+    postgresql a PostgreSQL server, for a store that hosts share
     proxy      TCP proxy: delay, stall, cut, bandwidth limit
     local      the base of all servers: folder, kill, pause, restart
     ports      free ports of the loopback interface
@@ -49,6 +50,9 @@ class Server(Protocol):
 
     def stop(self) -> None:
         """End it cleanly, with everything it started; no error if it is not running."""
+
+    def detach(self) -> None:
+        """Let it run on when this program ends."""
 
     def record(self) -> dict[str, object]:
         """Data (JSON) by which another process finds this server again."""

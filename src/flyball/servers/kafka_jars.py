@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import dedent
 
+from flyball.errors import install_command
 from flyball.file_lock import lock_file
 from flyball.java import JavaMissing, java_home
 from flyball.paths import cache_folder
@@ -110,7 +111,7 @@ def _ivy_jar() -> Path:
         for jar in sorted(Path(folder).glob("jars/ivy-*.jar")):
             return jar
     raise ServerMissing(
-        "cannot fetch Kafka's jars: install Maven, or PySpark (which contains Ivy): pip install 'flyball[spark]'"
+        "cannot fetch Kafka's jars: install Maven, or PySpark (which contains Ivy): " + install_command("spark")
     )
 
 

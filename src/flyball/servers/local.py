@@ -23,14 +23,14 @@ _STOP_S = 30.0
 class LocalServer(ABC):
     """One server. Use it as a context manager, or call `start` and `stop`.
 
+    It ends with the program that started it, even if that is killed, unless `detach` is called.
+
     `folder` None: a temporary one, removed by `stop`. `kill` ends it like a crash, `pause` suspends it; `start`
     after `kill` or, with a given folder, after `stop` starts it again with the same ports and data.
     """
 
     name: str = field(default_factory=lambda: f"flyball-{secrets.token_hex(4)}")
     folder: Path | None = None
-    outlives_starter: bool = field(default=False, kw_only=True)
-    """Keep running when the program that started it ends; otherwise it ends with the program, even if killed."""
     _temporary: bool = field(default=False, init=False)
     _server: OwnProcess | None = field(default=None, init=False, repr=False)
 
@@ -60,6 +60,12 @@ class LocalServer(ABC):
         if self._temporary and self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder, self._temporary = None, False
+
+    def detach(self) -> None:
+        """Let it run on when this program ends; it must have a folder of its own."""
+        for process in self._processes:
+            if process is not None:
+                guardian.release_process(process)
 
     def restart(self) -> None:
         """Stop cleanly if it runs, and start again with the same ports and data."""
@@ -94,16 +100,14 @@ class LocalServer(ABC):
         """Return the folder; create it if it does not exist."""
         if self.folder is None:
             self.folder, self._temporary = Path(tempfile.mkdtemp(prefix=f"{self.name}-")), True
-            if not self.outlives_starter:
-                guardian.watch_folder(self.folder)
+            guardian.watch_folder(self.folder)
         self.folder = self.folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         return self.folder
 
     def _spawn(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> OwnProcess:
         process = OwnProcess.spawn(command, environment=environment, folder=log.parent, log=log)
-        if not self.outlives_starter:
-            guardian.watch_process(process)
+        guardian.watch_process(process)
         return process
 
     def record(self) -> dict[str, object]:

@@ -5,7 +5,8 @@ that matter between a broker and its clients are a few milliseconds.
 
 Each direction of each connection has a reader, which stamps what arrives with the time at which it is due, and a
 writer, which sleeps until then. Delay does not cost throughput: many pieces are in flight at once. The bytes in
-flight are limited (the reader waits, so TCP slows the sender down, as on a real link).
+flight are limited (the reader waits, so TCP slows the sender down, as on a real link); where the bandwidth is, to
+about what a real link holds, or the sender would see its data accepted at once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from flyball.servers.ports import LOOPBACK
 
 _PIECE_BYTES = 65_536
 _IN_FLIGHT_BYTES = 16 << 20
+_SLOW_BUFFER_BYTES = 65_536
 
 
 class FaultProxy:
@@ -40,13 +42,14 @@ class FaultProxy:
         self._target = (host, target_port)
         self._delay_s = 0.0
         self._bytes_per_s: float | None = None
-        self.set_delay(delay_s)
-        self.set_bandwidth(bytes_per_s)
         self._flowing = threading.Event()
         self._flowing.set()
         self._accepting = True
         self._connections: set[_Connection] = set()
+        self._connections_made = 0
         self._lock = threading.Lock()
+        self.set_delay(delay_s)
+        self.set_bandwidth(bytes_per_s)
         self._listener = socket.socket()
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listener.bind((LOOPBACK, 0))
@@ -57,6 +60,12 @@ class FaultProxy:
     def connections(self) -> int:
         with self._lock:
             return len(self._connections)
+
+    @property
+    def connections_made(self) -> int:
+        """Connections since the start, also those that have ended."""
+        with self._lock:
+            return self._connections_made
 
     @property
     def delay_s(self) -> float:
@@ -75,6 +84,11 @@ class FaultProxy:
         if bytes_per_s is not None and not bytes_per_s > 0:
             raise InvalidValue(f"bytes_per_s must be > 0 or None, got {bytes_per_s}")
         self._bytes_per_s = bytes_per_s
+        if bytes_per_s is not None:
+            with self._lock:
+                connections = list(self._connections)
+            for connection in connections:
+                connection.limit_buffers()
 
     def stall(self) -> None:
         self._flowing.clear()
@@ -135,6 +149,7 @@ class FaultProxy:
             connection = _Connection(self, client, server)
             with self._lock:
                 self._connections.add(connection)
+                self._connections_made += 1
             connection.start()
 
     def _discard(self, connection: _Connection) -> None:
@@ -152,6 +167,14 @@ class _Connection:
         self._lock = threading.Lock()
         for end in self._ends:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if proxy.bytes_per_s is not None:
+            self.limit_buffers()
+
+    def limit_buffers(self) -> None:
+        """Let the kernel accept no more than a slow link would hold."""
+        for end in self._ends:
+            with suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SLOW_BUFFER_BYTES)
 
     def start(self) -> None:
         client, server = self._ends
@@ -206,7 +229,7 @@ class _Pipe:
                 self._pieces.append((time.monotonic() + self._proxy.delay_s, data))
                 self._bytes += len(data)
                 self._change.notify_all()
-                while self._bytes > _IN_FLIGHT_BYTES and not self._ended:
+                while self._bytes > self._most_bytes() and not self._ended:
                     self._change.wait()
 
     def _write(self) -> None:
@@ -226,8 +249,9 @@ class _Pipe:
             if not data:
                 break
             try:
-                for start in range(0, len(data), self._slice_bytes()):
-                    piece = data[start : start + self._slice_bytes()]
+                while data:  # the limit may change between two pieces
+                    size = self._slice_bytes()
+                    piece, data = data[:size], data[size:]
                     if proxy.bytes_per_s is not None:
                         free_at_s = max(free_at_s, time.monotonic()) + len(piece) / proxy.bytes_per_s
                         time.sleep(max(0.0, free_at_s - time.monotonic()))
@@ -240,6 +264,13 @@ class _Pipe:
             self._ended = True
             self._change.notify_all()
         self._connection.direction_done()
+
+    def _most_bytes(self) -> int:
+        """Bytes that are on the link at once: with a limit, those of its delay and a small buffer."""
+        limit = self._proxy.bytes_per_s
+        return (
+            _IN_FLIGHT_BYTES if limit is None else _SLOW_BUFFER_BYTES + int(limit * (self._proxy.delay_s + 0.05))
+        )
 
     def _slice_bytes(self) -> int:
         """Size of a piece: with a limit about 10 ms, so that the stream is even and a new limit acts soon."""

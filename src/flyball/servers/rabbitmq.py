@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from flyball.processes.process import OwnProcess, tail
-from flyball.servers import ServerFailed, ServerMissing
+from flyball.servers import ServerFailed, ServerMissing, rabbitmq_packages
 from flyball.servers.local import LocalServer
 from flyball.servers.ports import LOOPBACK, accepts, free_ports
 
 PLUGINS = ("rabbitmq_management", "rabbitmq_stream", "rabbitmq_shovel", "rabbitmq_shovel_management")
-_SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # Debian and Ubuntu; elsewhere the scripts are on the PATH
+_SCRIPTS = rabbitmq_packages.SCRIPTS  # Debian and Ubuntu; elsewhere the scripts are on the PATH
 _WATERMARK = 0.4  # RabbitMQ's default share of the memory
 _START_S = 120.0
 # One scheduler, and no busy waiting: idle nodes must not take the processor from what is measured beside them.
@@ -66,6 +66,8 @@ class RabbitMqNode(LocalServer):
     config: Mapping[str, str] = field(default_factory=dict)
     """Further lines of rabbitmq.conf."""
     ports: Ports = field(default_factory=Ports.free)
+    version: int | None = None
+    """Major version; None: the one that is installed."""
     _epmd: OwnProcess | None = field(default=None, init=False, repr=False)
 
     @property
@@ -119,16 +121,16 @@ class RabbitMqNode(LocalServer):
         """Start the node and wait until it takes connections."""
         if self.running:
             return
-        server = _script("rabbitmq-server")
+        server = self._command("rabbitmq-server")
         folder = self._prepared_folder()
         environment = self._environment(folder)
         try:
             # Our own epmd, as a child that we can end: one that Erlang starts by itself would stay for ever.
             if self._epmd is None or not self._epmd.alive:
-                command = ["epmd", "-port", str(self.ports.epmd), "-address", LOOPBACK]
+                command = [*self._prefix(), "epmd", "-port", str(self.ports.epmd), "-address", LOOPBACK]
                 self._epmd = self._spawn(command, environment, folder / "epmd.log")
                 self._await_port(self._epmd, self.ports.epmd, "epmd.log")
-            self._server = self._spawn([str(server)], environment, folder / "server.log")
+            self._server = self._spawn(server, environment, folder / "server.log")
             self._await_port(self._server, self.ports.amqp, "server.log")
             self._await_startup()
         except BaseException:
@@ -169,6 +171,7 @@ class RabbitMqNode(LocalServer):
             "plugins": list(self.plugins),
             "ports": asdict(self.ports),
             "epmd": self._epmd.record() if self._epmd else None,
+            "version": self.version,
         }
 
     @classmethod
@@ -179,10 +182,18 @@ class RabbitMqNode(LocalServer):
             folder=Path(record["folder"]),
             plugins=tuple(record["plugins"]),
             ports=Ports(**record["ports"]),
+            version=record.get("version"),
         )
         node._server = OwnProcess.find(record["server"])
         node._epmd = OwnProcess.find(record["epmd"])
         return node
+
+    def _prefix(self) -> list[str]:
+        return [] if self.version is None else rabbitmq_packages.namespace_command(self.version)
+
+    def _command(self, name: str) -> list[str]:
+        prefix = self._prefix()
+        return [*prefix, str(rabbitmq_packages.SCRIPTS / name)] if prefix else [str(_script(name))]
 
     def _prepared_folder(self) -> Path:
         folder = self._own_folder()
@@ -286,7 +297,7 @@ class RabbitMqNode(LocalServer):
         if not self.running or self.folder is None:
             raise ServerFailed(f"RabbitMQ node {self.name} is not running; start it first")
         return subprocess.run(
-            [str(_script("rabbitmqctl")), "--quiet", *arguments],
+            [*self._command("rabbitmqctl"), "--quiet", *arguments],
             capture_output=True,
             text=True,
             env=self._environment(self.folder),

@@ -1,7 +1,7 @@
 """Servers that outlive the command that started them: `flyball broker up` records them, `down` ends them.
 
-The record is one JSON file in the state folder (`.flyball/servers` below the working folder, or FLYBALL_STATE). It
-is written after each server that started, so that every running server is in it. A process counts as ours only if
+The record is one JSON file in the state folder (`.flyball/servers` below the working folder, or FLYBALL_STATE). A
+server is in it before it starts, so that it is known however this program ends. A process counts as ours only if
 its pid still has the recorded start time.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -28,10 +28,18 @@ def state_folder() -> Path:
     return Path(os.environ.get("FLYBALL_STATE") or Path.cwd() / ".flyball") / "servers"
 
 
-def up(kind: str, nodes: int, folder: Path, port: int | None = None) -> list[Server]:
-    """Start servers and record them; if one fails, those before it keep running and stay recorded.
+def up(
+    kind: str,
+    nodes: int,
+    folder: Path,
+    port: int | None = None,
+    version: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> list[Server]:
+    """Start servers and record them; if one fails, nothing of it is left, and those before it keep running.
 
-    `port`: the port for clients; None: a free one.
+    `port`: the port for clients; None: a free one. `version`: the major version of RabbitMQ, which is fetched if
+    necessary; None: the one that is installed.
     """
     if kind not in KINDS:
         raise InvalidValue(f"unknown server {kind!r}; choose from {', '.join(KINDS)}")
@@ -44,15 +52,31 @@ def up(kind: str, nodes: int, folder: Path, port: int | None = None) -> list[Ser
             raise InvalidValue(f"--port needs --nodes 1, got --nodes {nodes}")
         if accepts(port):
             raise InvalidValue(f"port {port} is in use; choose another one, or omit --port")
+    if version is not None:
+        if kind != "rabbitmq":
+            raise InvalidValue(f"--version is for rabbitmq, got {kind} --version {version}")
+        from flyball.servers import rabbitmq_packages
+
+        rabbitmq_packages.namespace_command(version, progress)
+    progress(f"starting {nodes} × {kind} …")
     started = []
     with _records(folder) as known:
         for _ in range(nodes):
             number = 1 + max((int(name.rpartition("-")[2]) for name in known), default=0)
             name = f"{kind}-{number}"
-            server = _new(kind, name, folder / name, port)
-            server.start()
+            server = _new(kind, name, folder / name, port, version)
             known[name] = {"kind": kind, **server.record()}
             _save(folder, known)
+            try:
+                server.start()
+            except BaseException:
+                shutil.rmtree(folder / name, ignore_errors=True)
+                del known[name]
+                _save(folder, known)
+                raise
+            known[name] = {"kind": kind, **server.record()}  # with its processes
+            _save(folder, known)
+            server.detach()
             started.append(server)
     return started
 
@@ -75,17 +99,16 @@ def down(folder: Path) -> list[str]:
     return names
 
 
-def _new(kind: str, name: str, folder: Path, port: int | None) -> Server:
+def _new(kind: str, name: str, folder: Path, port: int | None, version: int | None) -> Server:
     if kind == "rabbitmq":
         from flyball.servers.rabbitmq import Ports, RabbitMqNode
 
-        return RabbitMqNode(name=name, folder=folder, outlives_starter=True, ports=Ports.free(port))
+        return RabbitMqNode(name=name, folder=folder, ports=Ports.free(port), version=version)
     from flyball.servers.kafka import KafkaPorts, KafkaServer
 
     return KafkaServer(
         name=name,
         folder=folder,
-        outlives_starter=True,
         ports=KafkaPorts.free(port),
         fixed_ports=port is not None,
     )

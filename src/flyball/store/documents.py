@@ -34,12 +34,11 @@ class Documents:
         self._space = space
 
     def get(self, key: str) -> Document | None:
-        row = self._database.read(
-            lambda t: t.execute(
-                "SELECT value, version FROM flyball_document WHERE space = ? AND key = ?", (self._space, key)
-            ).fetchone()
-        )
-        return None if row is None else Document(key, json.loads(row[0]), int(row[1]))
+        return self._database.read(lambda t: read_document(t, self._space, key))
+
+    def version(self, key: str) -> int:
+        """The version of a document, without reading it."""
+        return self._database.read(lambda t: self._version(t, key))
 
     def all(self) -> list[Document]:
         """All documents of the space by key, in one consistent state."""
@@ -59,14 +58,7 @@ class Documents:
 
         def work(transaction: Transaction) -> int:
             self._check(transaction, key, expected, lease)
-            transaction.execute("UPDATE flyball_document_version SET last = last + 1")
-            version = int(transaction.execute("SELECT last FROM flyball_document_version").fetchone()[0])
-            transaction.execute(
-                "INSERT INTO flyball_document (space, key, version, value) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (space, key) DO UPDATE SET version = excluded.version, value = excluded.value",
-                (self._space, key, version, text),
-            )
-            return version
+            return write_document(transaction, self._space, key, text)
 
         return Document(key, json.loads(text), self._database.write(work))
 
@@ -82,11 +74,39 @@ class Documents:
     def _check(self, transaction: Transaction, key: str, expected: int | None, lease: Lease | None) -> None:
         if lease is not None:
             check_token(transaction, lease)
-        row = transaction.execute(
-            "SELECT version FROM flyball_document WHERE space = ? AND key = ?", (self._space, key)
-        ).fetchone()
-        version = ABSENT if row is None else int(row[0])
+        version = self._version(transaction, key)
         if expected is not None and version != expected:
             raise Conflict(
                 f"{self._space}/{key} is at version {version}, not {expected} as expected; read it again and retry"
             )
+
+    def _version(self, transaction: Transaction, key: str) -> int:
+        row = transaction.execute(
+            "SELECT version FROM flyball_document WHERE space = ? AND key = ?", (self._space, key)
+        ).fetchone()
+        return ABSENT if row is None else int(row[0])
+
+
+def read_document(transaction: Transaction, space: str, key: str) -> Document | None:
+    """Read a document in a transaction of its caller."""
+    row = transaction.execute(
+        "SELECT value, version FROM flyball_document WHERE space = ? AND key = ?", (space, key)
+    ).fetchone()
+    return None if row is None else Document(key, json.loads(row[0]), int(row[1]))
+
+
+def write_document(transaction: Transaction, space: str, key: str, text: str) -> int:
+    """Write a JSON text in a transaction of its caller, whatever the version was; return the new one."""
+    version = next_version(transaction)
+    transaction.execute(
+        "INSERT INTO flyball_document (space, key, version, value) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (space, key) DO UPDATE SET version = excluded.version, value = excluded.value",
+        (space, key, version, text),
+    )
+    return version
+
+
+def next_version(transaction: Transaction) -> int:
+    """A number that is larger than all before it, in this database."""
+    transaction.execute("UPDATE flyball_document_version SET last = last + 1")
+    return int(transaction.execute("SELECT last FROM flyball_document_version").fetchone()[0])

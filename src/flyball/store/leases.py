@@ -41,7 +41,7 @@ class Lease:
 
     def valid(self, now: HostTime) -> bool:
         """Whether it has not expired: if not, the holder should stop; it is no permission to write."""
-        return _alive(self.boot, self.until_s, self.ttl_s, now)
+        return is_alive(self.boot, self.until_s, self.ttl_s, now)
 
 
 class Leases:
@@ -80,8 +80,9 @@ class Leases:
 
     def holder(self, name: str) -> Lease | None:
         """The current lease; None if it is vacant."""
-        now = self._database.time()
         lease = self._database.read(lambda t: _current(t, name))
+        # Read the time afterwards: a lease that was renewed in between would have more time left than it can have.
+        now = self._database.time()
         return lease if lease is not None and lease.valid(now) else None
 
     def candidates(self, name: str) -> list[str]:
@@ -144,7 +145,7 @@ def check_token(transaction: Transaction, lease: Lease) -> None:
         )
 
 
-def _alive(boot: str, until_s: float, ttl_s: float, now: HostTime) -> bool:
+def is_alive(boot: str, until_s: float, ttl_s: float, now: HostTime) -> bool:
     """Whether it has not expired and is not from before a restart (another boot id, or too much time left)."""
     return boot == now.boot and 0 < until_s - now.seconds <= ttl_s
 
@@ -167,7 +168,7 @@ def _live(transaction: Transaction, name: str, now: HostTime) -> list[str]:
     rows = transaction.execute(
         "SELECT id, boot, until_s, ttl_s FROM flyball_candidate WHERE lease = ?", (name,)
     ).fetchall()
-    return sorted((id for id, boot, until_s, ttl_s in rows if _alive(boot, until_s, ttl_s, now)), key=rank)
+    return sorted((id for id, boot, until_s, ttl_s in rows if is_alive(boot, until_s, ttl_s, now)), key=rank)
 
 
 def _withdraw(transaction: Transaction, name: str, candidate: str) -> None:

@@ -51,6 +51,8 @@ class Database(Protocol):
     def time(self) -> HostTime:
         """The clock that every process using this database agrees on."""
 
+    def close(self) -> None: ...
+
 
 class StateStore(Protocol):
     """Stores the state from which a loop continues after a restart: any JSON value, by the loop's name."""
@@ -66,6 +68,9 @@ class StoreError(FlyballError):
 
 class Full(StoreError, OSError):
     """The limit of the outbox or the disk is reached. Messages accepted before are safe."""
+
+    room_bytes = 0
+    """What is left of the limit."""
 
 
 class NeverFits(Full):

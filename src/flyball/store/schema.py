@@ -8,7 +8,7 @@ entry. The tables are named `flyball_…` because they may be in an application'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flyball.store.protocol import NewerSchema, Transaction
 
@@ -80,6 +80,53 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX flyball_outbox_sent ON flyball_outbox (sent_s) WHERE sent_s IS NOT NULL",
         "CREATE INDEX flyball_outbox_receipt ON flyball_outbox (id) WHERE sent_s IS NOT NULL",
     ),
+    (
+        # Messages that targets refused for good after they were accepted, under their numbers in the outbox.
+        """CREATE TABLE flyball_outbox_dead (
+            seq INTEGER PRIMARY KEY,
+            id TEXT NOT NULL,
+            channel TEXT NOT NULL,
+            urgency INTEGER NOT NULL,
+            accepted_s REAL NOT NULL,
+            size_bytes INTEGER NOT NULL,
+            key BLOB,
+            headers TEXT,
+            event_time_s REAL,
+            content_type TEXT,
+            body BLOB NOT NULL,
+            rejected_s REAL NOT NULL,
+            target TEXT NOT NULL,
+            reason TEXT NOT NULL
+        )""",
+        # They count towards `bytes`, and so towards max_bytes: what nobody looks at must not fill the disk.
+        "ALTER TABLE flyball_outbox_total ADD COLUMN dead_messages INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE flyball_outbox_total ADD COLUMN dead_bytes INTEGER NOT NULL DEFAULT 0",
+        """CREATE TRIGGER flyball_outbox_dead_in AFTER INSERT ON flyball_outbox_dead BEGIN
+            UPDATE flyball_outbox_total
+            SET dead_messages = dead_messages + 1, dead_bytes = dead_bytes + NEW.size_bytes,
+                bytes = bytes + NEW.size_bytes;
+        END""",
+        """CREATE TRIGGER flyball_outbox_dead_out AFTER DELETE ON flyball_outbox_dead BEGIN
+            UPDATE flyball_outbox_total
+            SET dead_messages = dead_messages - 1, dead_bytes = dead_bytes - OLD.size_bytes,
+                bytes = bytes - OLD.size_bytes;
+        END""",
+    ),
+    (
+        # Sessions of the members of a group: one row each, removed when a session is over.
+        """CREATE TABLE flyball_session (
+            space TEXT NOT NULL,
+            member TEXT NOT NULL,
+            token INTEGER NOT NULL,
+            boot TEXT NOT NULL,
+            until_s REAL NOT NULL,
+            ttl_s REAL NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (space, member, token)
+        )""",
+        # The largest generation under which something was written, by what it was written for.
+        "CREATE TABLE flyball_generation (scope TEXT PRIMARY KEY, generation INTEGER NOT NULL)",
+    ),
 )
 
 
@@ -91,14 +138,17 @@ def version_of(transaction: Transaction) -> int:
 
 
 def migrate(
-    transaction: Transaction, path: str, migrations: Sequence[Sequence[str]] = MIGRATIONS
+    transaction: Transaction,
+    path: str,
+    migrations: Sequence[Sequence[str]] = MIGRATIONS,
+    find_version: Callable[[Transaction], int] = version_of,
 ) -> tuple[int, int]:
     """Bring the tables to the newest version in this transaction; return (version before, version after)."""
-    before = version_of(transaction)
+    before = find_version(transaction)
     if before > len(migrations):
         raise NewerSchema(
             f"{path} has store version {before}, this Flyball supports versions up to {len(migrations)}; "
-            "use the newer Flyball that wrote it, or another file"
+            "use the newer Flyball that wrote it, or another database"
         )
     if before == len(migrations):
         return before, before

@@ -6,17 +6,20 @@ long for its delivery receipt can be sent again, with the same id.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
+from flyball.steady_clock import SteadyClock
 from flyball.store.outbox import COLUMNS, Pending, as_pending
-from flyball.store.protocol import Database
+from flyball.store.protocol import Database, Transaction
+
+_CLOCK = SteadyClock()
 
 
 class SentMessages:
     """The messages of this database's outbox that wait for a delivery receipt."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, *, clock: Callable[[], float] = _CLOCK.now) -> None:
         self._database = database
         self._clock = clock
 
@@ -38,14 +41,22 @@ class SentMessages:
         )
 
     def overdue(self, timeout_s: float, limit: int) -> list[Pending]:
-        """Read messages sent at least `timeout_s` ago and without receipt, oldest first, at most `limit`."""
-        rows = self._database.read(
-            lambda t: t.execute(
-                f"SELECT seq, {COLUMNS} FROM flyball_outbox WHERE sent_s <= ? ORDER BY sent_s LIMIT ?",
-                (self._clock() - timeout_s, limit),
-            ).fetchall()
-        )
-        return [as_pending(row) for row in rows]
+        """Read messages sent at least `timeout_s` ago and without receipt, oldest first, at most `limit`.
+
+        Those of an earlier run may have a time that is still to come, because the machine's clock was set back:
+        they are overdue too.
+        """
+        now_s = self._clock()
+        select = f"SELECT seq, {COLUMNS} FROM flyball_outbox WHERE sent_s"
+
+        def read_rows(transaction: Transaction) -> list[Any]:
+            # Two ranges of the index: a statement with OR would read and sort all of them.
+            late = (now_s - timeout_s, limit)
+            rows = transaction.execute(f"{select} <= ? ORDER BY sent_s LIMIT ?", late).fetchall()
+            ahead = (now_s + timeout_s, limit - len(rows))
+            return [*rows, *transaction.execute(f"{select} > ? ORDER BY sent_s LIMIT ?", ahead).fetchall()]
+
+        return [as_pending(row) for row in self._database.read(read_rows)]
 
     def count(self) -> int:
         row = self._database.read(
