@@ -52,6 +52,35 @@ def test_no_password_shows(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "amqp://h/?management=http://admin:hunter2@h:15672",
+        "amqp://h/?management=admin:hunter2@h:15672",
+        "amqp://h/?password=hunter2",
+        "kafka://h/?sasl.password=hunter2",
+        "kafka://h/?ssl_key_passwd=hunter2&tls=1",
+    ],
+)
+def test_no_secret_of_an_option_shows(text: str) -> None:
+    url = parse(text)
+    assert "hunter2" in str(dict(url.options))
+    assert "hunter2" not in f"{url} {url!r}"
+    with pytest.raises(InvalidValue) as caught:
+        url.check_options("tls")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_key_without_its_certificate_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"key_file in .* needs cert_file"):
+        parse("amqps://h/?key_file=k.pem").tls_context()
+
+
+def test_hosts_are_printed_as_they_are_written() -> None:
+    text = "amqp://[::1]:5672,b:5673,c/x"
+    assert str(parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "",
         "events.db",
         "://x",

@@ -5,10 +5,11 @@
     amqp:// amqps://     RabbitMQ classic and quorum queues
     rabbitmq-stream://   RabbitMQ streams
     kafka://             Kafka
+    cluster://           a clustered queue on several of these (`flyball.cluster`)
 
-`port` is the interface, `log_reader` the one for bulk reading without an event loop, `url` parses the URL, and
-`delivery_receipts` report handled messages to their publisher. `core` is what adapters share. Each adapter is a
-package with the same files, as far as its broker needs them:
+`port` is the interface, `log_reader` the one for bulk reading without an event loop, `url` parses the URL,
+`connections` shares connections, and `delivery_receipts` report handled messages to their publisher. `core` is
+what adapters share. Each adapter is a package with the same files, as far as its broker needs them:
 
     broker.py       `connect`, and the port's `Broker`
     config.py       the options of the URL (`rabbitmq_stream`: in connection.py, `sqlite`: in schema.py)
@@ -53,18 +54,30 @@ __all__ = [
     "Record",
     "SendResult",
     "Sender",
+    "check_url",
     "connect",
 ]
 
-# scheme → adapter package; each has `async def connect(url: BrokerUrl) -> Broker`
+# scheme → adapter, which has `async def connect(url: BrokerUrl) -> Broker`. These are names, imported when a URL
+# asks for them: the cluster is built on brokers, and is not imported by them.
 ADAPTERS: dict[str, str] = {
-    "amqp": "rabbitmq",
-    "amqps": "rabbitmq",
-    "memory": "memory",
-    "sqlite": "sqlite",
-    "kafka": "kafka",
-    "rabbitmq-stream": "rabbitmq_stream",
+    "amqp": "flyball.brokers.rabbitmq",
+    "amqps": "flyball.brokers.rabbitmq",
+    "memory": "flyball.brokers.memory",
+    "sqlite": "flyball.brokers.sqlite",
+    "kafka": "flyball.brokers.kafka",
+    "rabbitmq-stream": "flyball.brokers.rabbitmq_stream",
+    "cluster": "flyball.cluster.broker",
 }
+
+
+def check_url(url: str) -> BrokerUrl:
+    """Parse the URL of a broker; raises `InvalidValue` if there is no adapter for it."""
+    parsed = BrokerUrl.parse(url)
+    if parsed.scheme not in ADAPTERS:
+        known = ", ".join(f"{scheme}://" for scheme in ADAPTERS)
+        raise InvalidValue(f"unknown scheme {parsed.scheme}:// in {parsed}: use one of {known}")
+    return parsed
 
 
 async def connect(url: str, *, create: bool = True) -> Broker:
@@ -73,11 +86,8 @@ async def connect(url: str, *, create: bool = True) -> Broker:
     An embedded broker whose file does not exist yet is created, unless `create` is False: for a program that only
     reads or consumes, a missing file means a mistyped path.
     """
-    parsed = BrokerUrl.parse(url)
-    if parsed.scheme not in ADAPTERS:
-        known = ", ".join(f"{scheme}://" for scheme in ADAPTERS)
-        raise InvalidValue(f"unknown scheme {parsed.scheme}:// in {parsed}: use one of {known}")
-    adapter = importlib.import_module(f"flyball.brokers.{ADAPTERS[parsed.scheme]}")
+    parsed = check_url(url)
+    adapter = importlib.import_module(ADAPTERS[parsed.scheme])
     if not create and hasattr(adapter, "check_exists"):
         adapter.check_exists(parsed)
     broker: Broker = await adapter.connect(parsed)

@@ -54,9 +54,14 @@ def decode(body: bytes) -> list[str]:
 
     >>> decode(encode(("a", "b"))), decode(b"hello"), decode(b"[1]")
     (['a', 'b'], [], [])
+    >>> decode(b'["\\\\ud800"]'), decode(b"[" * 100_000)
+    ([], [])
     """
     try:
         ids = json.loads(body)
-    except ValueError:
-        return []
-    return ids if isinstance(ids, list) and all(isinstance(id, str) for id in ids) else []
+        if isinstance(ids, list) and all(isinstance(id, str) for id in ids):
+            "".join(ids).encode()  # no store takes what UTF-8 cannot encode
+            return ids
+    except (ValueError, RecursionError):
+        pass
+    return []

@@ -55,6 +55,9 @@ class Delivery:
 
     `tag` is the receiver's own number of it. `redelivered`: it may have been delivered before; `attempt` counts
     deliveries from 1 where the broker counts them.
+
+    `unreadable` says why the message could not be decoded: another program wrote what Flyball does not understand.
+    Its body is then as stored, and the other fields are what could be decoded; it is settled like any other.
     """
 
     message: Message
@@ -64,16 +67,18 @@ class Delivery:
     attempt: int | None = None
     partition: int | None = None
     offset: int | None = None
+    unreadable: str | None = None
 
 
 @dataclass(slots=True)
 class Record:
-    """One message of a log, with its partition and offset."""
+    """One message of a log, with its partition and offset; `unreadable` as in `Delivery`."""
 
     partition: int
     offset: int
     message: Message
     stored_time_s: float | None = None
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,8 @@ class Sender(Protocol):
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         """Send, wait until the broker has stored the messages, and return the outcome of each, in order.
 
-        One bad message does not fail the others. A message whose outcome is unknown (connection lost before
+        One bad message does not fail the others: what no broker can carry (`check_message`) has the error
+        `UnfitMessage`, what is too large `TooLarge`. A message whose outcome is unknown (connection lost before
         the confirm) has the error `Unconfirmed`: it may or may not be stored, and is safe to send again
         with the same id.
 
@@ -232,6 +238,8 @@ class Broker(Protocol):
     ) -> None:
         """Make sure the channel exists. Repeating is harmless; asking for another kind is an error.
 
+        So is asking for more partitions than the log has; one that has more keeps them.
+
         A full queue (`max_bytes`) blocks its senders; a full log drops its oldest records, like one past
         `retention_s`. Brokers round these to what they support.
         """
@@ -249,6 +257,9 @@ class Broker(Protocol):
         """Age of the oldest waiting message; None: empty, or the broker does not report it."""
 
     async def channels(self) -> list[ChannelInfo]: ...
+
+    async def has_dead_letter_exchange(self, queue: str) -> bool | None:
+        """Whether a dead-letter exchange gets what is rejected from the queue; None: that cannot be known."""
 
     async def close(self) -> None: ...
 
@@ -297,6 +308,10 @@ class TooLarge(BrokerError, ValueError):
     """The message is larger than the broker accepts."""
 
 
+class UnfitMessage(BrokerError, InvalidValue):
+    """The message is one that no broker can carry, or not this one."""
+
+
 def is_permanent(error: BrokerError | None) -> bool:
     """Whether a message that failed with this error fails again however often it is sent.
 
@@ -304,6 +319,15 @@ def is_permanent(error: BrokerError | None) -> bool:
     (True, False, False)
     """
     return isinstance(error, TooLarge | InvalidValue)
+
+
+def may_pass(error: BrokerError) -> bool:
+    """Whether a receiver that raised this error may work again without a change: its broker is away, or locked.
+
+    >>> may_pass(Unreachable("no answer")), may_pass(NoSuchChannel("there is no queue 'q'"))
+    (True, False)
+    """
+    return not isinstance(error, NoSuchChannel | LoginRefused | Unsupported)
 
 
 class Unconfirmed(BrokerError, TimeoutError):

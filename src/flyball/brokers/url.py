@@ -1,8 +1,10 @@
-"""Broker URLs. A printed URL never shows the password."""
+"""Broker URLs. A printed URL never shows a password, neither the broker's nor one in an option."""
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,8 +12,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from flyball.errors import InvalidValue
 
+# Options whose values are not printed, whether an adapter knows them or not.
+_SECRET = re.compile("pass|pwd|secret|token|credential", re.IGNORECASE)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class BrokerUrl:
     """A parsed broker URL.
 
@@ -21,8 +26,8 @@ class BrokerUrl:
     >>> url = BrokerUrl.parse("amqp://guest:secret@localhost:5672/orders?heartbeat_s=5")
     >>> print(url)
     amqp://guest:***@localhost:5672/orders?heartbeat_s=5
-    >>> "secret" in repr(url)
-    False
+    >>> url
+    BrokerUrl('amqp://guest:***@localhost:5672/orders?heartbeat_s=5')
     >>> url.integer("heartbeat_s", 30)
     5
     """
@@ -31,7 +36,7 @@ class BrokerUrl:
     hosts: tuple[tuple[str, int | None], ...]
     path: str
     user: str | None
-    password: str | None = field(repr=False)
+    password: str | None
     options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -46,7 +51,7 @@ class BrokerUrl:
         authority, slash, tail = rest.partition("/")
         if "?" in authority:
             authority, _, query = authority.partition("?")
-            tail, slash = "?" + query, ""
+            tail, slash = "?" + query + slash + tail, ""
         credentials, _, host_list = authority.rpartition("@")
         user, _, password = credentials.partition(":")
         split = urlsplit(f"//x{slash}{tail}")
@@ -70,22 +75,26 @@ class BrokerUrl:
         text = self.options.get(name)
         if text is None:
             return default
-        try:
-            return int(text)
-        except ValueError:
-            raise InvalidValue(f"option {name} of {self} must be an integer, got {text!r}") from None
+        if not text.isdecimal() or len(text) > 15:
+            raise InvalidValue(f"option {name} of {self} must be an integer >= 0, got {text!r}")
+        return int(text)
 
     def number(self, name: str, default: float) -> float:
         text = self.options.get(name)
         if text is None:
             return default
         try:
-            return float(text)
+            value = float(text)
         except ValueError:
-            raise InvalidValue(f"option {name} of {self} must be a number, got {text!r}") from None
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise InvalidValue(f"option {name} of {self} must be a number >= 0, got {text!r}")
+        return value
 
     def tls_context(self) -> ssl.SSLContext:
         """The TLS context of the options ca_file (default: the system's authorities), cert_file and key_file."""
+        if "key_file" in self.options and "cert_file" not in self.options:
+            raise InvalidValue(f"key_file in {self} needs cert_file, the certificate that belongs to the key")
         try:
             context = ssl.create_default_context(cafile=self.options.get("ca_file"))
             if "cert_file" in self.options:
@@ -96,9 +105,33 @@ class BrokerUrl:
 
     def __str__(self) -> str:
         login = "" if self.user is None else f"{self.user}:***@"
-        hosts = ",".join(host if port is None else f"{host}:{port}" for host, port in self.hosts)
-        query = "&".join(f"{name}={value}" for name, value in self.options.items())
+        hosts = ",".join(_print_host(host, port) for host, port in self.hosts)
+        query = "&".join(f"{name}={_print_value(name, value)}" for name, value in self.options.items())
         return f"{self.scheme}://{login}{hosts}{self.path}" + (f"?{query}" if query else "")
+
+    def __repr__(self) -> str:
+        return f"BrokerUrl({str(self)!r})"
+
+
+def _print_host(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"
+
+
+def _print_value(name: str, value: str) -> str:
+    """An option's value without the secrets in it: all of it, or the login of an address."""
+    return "***" if _SECRET.search(name) else without_login(value)
+
+
+def without_login(address: str) -> str:
+    """An address for a message, with its login hidden.
+
+    >>> without_login("http://admin:secret@localhost:15672"), without_login("15672")
+    ('http://***@localhost:15672', '15672')
+    """
+    head, separator, rest = address.partition("://") if "://" in address else ("", "", address)
+    login, at, host = rest.rpartition("@")
+    return f"{head}{separator}***@{host}" if at and login else address
 
 
 def _host(item: str, text: str) -> tuple[str, int | None]:

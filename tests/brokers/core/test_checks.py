@@ -46,7 +46,8 @@ def test_a_queue_has_no_retention() -> None:
 
 
 def test_another_shape_is_refused() -> None:
-    ChannelSpec("jobs", "log", 2).check_same("log", 2)
+    for fitting in (ChannelSpec("jobs", "log", 2), ChannelSpec("jobs", "log")):
+        fitting.check_fits("log", 2)
     for wanted in (ChannelSpec("jobs"), ChannelSpec("jobs", "log", 3)):
         with pytest.raises(FlyballError, match="'jobs' exists as a log of 2"):
-            wanted.check_same("log", 2)
+            wanted.check_fits("log", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import multiprocessing
 import pickle
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 import trustme
 from confluent_kafka import Consumer, Producer
@@ -29,10 +31,20 @@ from cryptography.hazmat.primitives.serialization import (
 
 from flyball.brokers import Broker, Delivery, Message, connect
 from flyball.brokers.log_reader import LogReader, open_log_reader
-from flyball.brokers.port import BrokerError, LoginRefused, NoSuchChannel, Unconfirmed, Unreachable
+from flyball.brokers.port import (
+    BrokerError,
+    LoginRefused,
+    NoSuchChannel,
+    TooLarge,
+    Unconfirmed,
+    Unreachable,
+    is_permanent,
+)
 from flyball.errors import InvalidValue
-from flyball.servers.kafka import KafkaServer
+from flyball.futures import wait_at_most
+from flyball.servers.kafka import KafkaPorts, KafkaServer
 from flyball.servers.ports import free_ports
+from flyball.servers.proxy import FaultProxy
 from flyball.testing import crash
 from flyball.testing.broker_contract import BrokerContract, ids, numbered, records
 
@@ -44,6 +56,23 @@ class TestKafka(BrokerContract):
 
     def url(self) -> str:
         return self._url
+
+    def write_unreadable(self, channel: str) -> int:
+        producer = Producer({"bootstrap.servers": servers_of(self._url)})
+        bad: list[list[tuple[str, bytes]]] = [
+            [("event-time", b"2026-01-01T00:00:00Z")],
+            [("event-time", b"nan")],
+            [("content-type", b"\xff")],
+            [("n", b"1"), ("header-types", b"{")],
+            [("n", b"1"), ("header-types", b"[1]")],
+            [("n", b"one"), ("header-types", b'{"n": "i"}')],
+        ]
+        for number, headers in enumerate(bad):
+            producer.produce(channel, b"foreign", headers=[("message-id", b"%d" % number), *headers])
+        assert producer.flush(30) == 0
+        for _ in range(2):
+            produce_with_header_name(self._url, channel, b"not \xff text")
+        return len(bad) + 2
 
 
 def fresh(prefix: str = "kafka") -> str:
@@ -58,6 +87,36 @@ def create(url: str, topic: str, partitions: int = 1, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers_of(url)})
     settings = {name.replace("_", "."): value for name, value in config.items()}
     admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result()
+
+
+def produce_with_header_name(url: str, topic: str, name: bytes) -> None:
+    """Write a record with a header whose name is any bytes: the C library may, its Python interface may not."""
+    (path,) = (Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs").glob("librdkafka*")
+    library = ctypes.CDLL(str(path))
+    pointer, text, number, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
+    for function in (library.rd_kafka_conf_new, library.rd_kafka_new, library.rd_kafka_headers_new):
+        function.restype = pointer
+    error = ctypes.create_string_buffer(500)
+    config = pointer(library.rd_kafka_conf_new())
+    library.rd_kafka_conf_set(config, b"bootstrap.servers", servers_of(url).encode(), error, size(500))
+    client = pointer(library.rd_kafka_new(number(0), config, error, size(500)))
+    headers = pointer(library.rd_kafka_headers_new(size(1)))
+    library.rd_kafka_header_add(headers, text(name), size(len(name)), text(b"v"), size(1))
+    topic_kind, value_kind, headers_kind, end = map(number, (1, 4, 10, 0))  # of rd_kafka_vtype_t
+    body = b"foreign"
+    sent = library.rd_kafka_producev(
+        client,
+        topic_kind,
+        text(topic.encode()),
+        value_kind,
+        text(body),
+        size(len(body)),
+        headers_kind,
+        headers,
+        end,
+    )
+    assert (sent, library.rd_kafka_flush(client, number(30_000))) == (0, 0)
+    library.rd_kafka_destroy(client)
 
 
 def produce_plainly(
@@ -122,6 +181,55 @@ def test_we_read_what_a_plain_program_sends(kafka_url: str) -> None:
     asyncio.run(receive())
 
 
+def test_headers_of_foreign_records_may_have_our_names_and_mean_something_else(kafka_url: str) -> None:
+    topic = fresh()
+    create(kafka_url, topic)
+    producer = Producer({"bootstrap.servers": servers_of(kafka_url)})
+    uuid_bytes = bytes(range(0xF0, 0x100))
+    foreign: list[list[tuple[str, str | bytes | None]]] = [
+        [("event-time", b"2026-01-01T00:00:00Z"), ("header-types", b"none"), ("content-type", b"\xff")],
+        [("message-id", uuid_bytes)],
+        [("message-id", None), ("empty", None)],
+        [("message-id", b"")],
+        [("producer-sequence", b"meter not-a-number")],
+    ]
+    for headers in foreign:
+        producer.produce(topic, b"foreign", headers=headers)
+    assert producer.flush(30) == 0
+    produce_with_header_name(kafka_url, topic, b"\xff")  # unreadable, and nothing to a named producer
+
+    async def scenario() -> None:
+        async with await connect(kafka_url) as broker:
+            stored = await records(broker, topic, 0, 0, len(foreign))
+            receiver = await broker.subscribe(topic, fresh("g"), start="earliest")
+            got: list[Delivery] = []
+            while len(got) < len(foreign) + 1:
+                got += await receiver.receive(timeout_s=30)
+            await receiver.ack(*got)
+            assert "utf-8" in str(got.pop().unreadable)
+            assert [each.message for each in got] == [each.message for each in stored]
+            assert [each.unreadable for each in got] == [None] * len(foreign)
+            assert [each.unreadable for each in stored] == [None] * len(foreign)
+            messages = [each.message for each in got]
+            assert dict(messages[0].headers) == {
+                "event-time": "2026-01-01T00:00:00Z",
+                "header-types": "none",
+                "content-type": b"\xff",
+            }
+            assert (messages[0].content_type, messages[0].event_time_s is None) == (None, False)
+            assert [message.id for message in messages] == [
+                f"{topic}:0:0",
+                uuid_bytes.hex(),
+                f"{topic}:0:2",
+                f"{topic}:0:3",
+                f"{topic}:0:4",
+            ]
+            assert messages[2].headers == {"empty": b""}
+            assert await (await broker.sender(topic, producer="meter")).last_sequence() is None
+
+    asyncio.run(scenario())
+
+
 def test_faststream_programs_speak_with_us(kafka_url: str) -> None:
     from faststream.confluent import KafkaBroker
 
@@ -142,7 +250,7 @@ def test_faststream_programs_speak_with_us(kafka_url: str) -> None:
                 await theirs.start()
                 message = Message(b'{"n": 1}', content_type="application/json")
                 await (await ours.sender(there)).send_batch([message])
-                assert await asyncio.wait_for(heard.get(), 60) == {"n": 1}
+                assert await wait_at_most(heard.get(), 60) == {"n": 1}
                 receiver = await ours.subscribe(back, fresh(), start="earliest")
                 await theirs.publish({"n": 2}, back)
                 (delivery,) = await receiver.receive(1, timeout_s=60)
@@ -429,6 +537,16 @@ def fragile() -> Iterator[KafkaServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def slow_kafka() -> Iterator[FaultProxy]:
+    """A proxy that a broker names as its own address: clients reach it through the proxy only."""
+    ports = KafkaPorts.free()
+    with FaultProxy(ports.client) as proxy:
+        addresses = f"CLIENT://127.0.0.1:{proxy.port},INTERNAL://127.0.0.1:{ports.internal}"
+        with KafkaServer(ports=ports, fixed_ports=True, settings={"advertised.listeners": addresses}):
+            yield proxy
+
+
 @pytest.mark.parametrize("seed", [11])
 def test_killed_clients_lose_nothing(kafka_url: str, seed: int) -> None:
     topic = fresh()
@@ -487,14 +605,15 @@ def test_a_frozen_broker_is_noticed_and_comes_back(fragile: KafkaServer) -> None
     asyncio.run(scenario())
 
 
-def test_what_a_frozen_broker_took_after_all_is_not_sent_twice(fragile: KafkaServer) -> None:
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_what_a_frozen_broker_took_after_all_is_not_sent_twice(fragile: KafkaServer, partitions: int) -> None:
     topic = fresh()
 
     async def scenario() -> None:
         async with await connect(fragile.url) as broker:
-            await broker.declare(topic, "log")
+            await broker.declare(topic, "log", partitions=partitions)
             sender = await broker.sender(topic, producer="meter")
-            sent = numbered(40)
+            sent = [Message(bytes(100_000)) for _ in range(40)]  # in several requests of the client
             assert all(result.ok for result in await sender.send_batch(sent[:10], sequence=0))
             fragile.pause()
             try:
@@ -508,8 +627,12 @@ def test_what_a_frozen_broker_took_after_all_is_not_sent_twice(fragile: KafkaSer
                     result.ok for result in await sender.send_batch(sent[first : first + 10], sequence=first)
                 ):
                     await asyncio.sleep(0.05)
-            found = await records(broker, topic, 0, *await broker.bounds(topic, 0))
-            assert [record.message.id for record in found] == ids(sent)
+            found = [
+                record.message.id
+                for number in range(partitions)
+                for record in await records(broker, topic, number, *await broker.bounds(topic, number))
+            ]
+            assert sorted(found) == sorted(ids(sent))
 
     asyncio.run(scenario())
 
@@ -550,5 +673,116 @@ def test_an_error_names_the_channel_that_was_deleted(kafka_url: str) -> None:
             (result,) = await sender.send_batch(numbered(1))
             assert isinstance(result.error, BrokerError)
             assert topic in str(result.error)
+
+    asyncio.run(scenario())
+
+
+# --- records that a broker refuses, errors that pass -----------------------------------------------------------
+
+
+def test_a_message_without_a_key_is_refused_by_a_compacted_topic_alone(kafka_url: str) -> None:
+    topic = fresh()
+    create(kafka_url, topic, cleanup_policy="compact")
+    good = [Message(b"%d" % at, key=b"%d" % at) for at in range(300)]
+    bad = numbered(3)
+
+    async def scenario() -> None:
+        async with await connect(kafka_url) as broker:
+            sender = await broker.sender(topic)
+            results = await sender.send_batch([*bad[:1], *good[:100], *bad[1:], *good[100:]])
+            refused = [result.id for result in results if is_permanent(result.error)]
+            assert refused == ids(bad)
+            assert [result.id for result in results if result.ok] == ids(good)
+            found = await records(broker, topic, 0, *await broker.bounds(topic, 0))
+            assert sorted(record.message.id for record in found) == sorted(ids(good))
+
+    asyncio.run(scenario())
+
+
+def test_small_messages_are_not_too_large_together(kafka_url: str) -> None:
+    """A topic of another program takes less at once than the client puts together."""
+    topic = fresh()
+    create(kafka_url, topic, max_message_bytes="5000")
+    sent = [Message(bytes(1000)) for _ in range(50)]
+    sent[20] = Message(bytes(10_000))
+
+    async def scenario() -> None:
+        async with await connect(kafka_url) as broker:
+            results = await (await broker.sender(topic)).send_batch(sent)
+            assert [result.ok for result in results] == [at != 20 for at in range(50)]
+            assert isinstance(results[20].error, TooLarge)
+            assert await broker.depth(topic) == 49
+
+    asyncio.run(scenario())
+
+
+def test_a_receiver_goes_on_after_an_error_that_passes() -> None:
+    """The group is full until its only member leaves."""
+    topic, group, sent = fresh(), fresh("g"), numbered(10)
+
+    async def scenario(url: str) -> None:
+        async with await connect(url) as broker:
+            await broker.declare(topic, "log")
+            first = await broker.subscribe(topic, group, start="earliest")
+            await (await broker.sender(topic)).send_batch(sent)
+            got = await first.receive(3, timeout_s=60)
+            await first.ack(*got)
+            second = await broker.subscribe(topic, group)
+            with pytest.raises(BrokerError):
+                await second.receive(10, timeout_s=120)
+            await first.close()
+            late: list[str] = []
+            while len(late) < 7:
+                try:
+                    batch = await second.receive(10, timeout_s=60)
+                except BrokerError:
+                    continue
+                assert batch
+                await second.ack(*batch)
+                late += ids(batch)
+            assert late == ids(sent[len(got) :])
+
+    with KafkaServer(settings={"group.consumer.max.size": "1"}) as server:
+        asyncio.run(scenario(server.url))
+
+
+def test_a_frozen_broker_is_unreachable_for_a_declaration(
+    fragile: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flyball.brokers.kafka.admin._REQUEST_S", 1.0)
+
+    async def scenario() -> None:
+        async with await connect(fragile.url) as broker:
+            fragile.pause()
+            try:
+                with pytest.raises(Unreachable):
+                    await broker.declare(fresh(), "log")
+            finally:
+                fragile.resume()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("producer", [None, "meter"])
+def test_what_is_slowly_on_its_way_is_waited_for(
+    slow_kafka: FaultProxy, monkeypatch: pytest.MonkeyPatch, producer: str | None
+) -> None:
+    """It takes three times as long as the patience for a broker that only answers."""
+    monkeypatch.setattr("flyball.brokers.kafka.producer._PATIENCE_S", 4.0)
+    monkeypatch.setattr("flyball.brokers.kafka.producer._SEND_BUFFER_BYTES", 1 << 16)
+    # Time for the broker's metadata, which comes over the same slow link.
+    topic, url = fresh(), f"kafka://127.0.0.1:{slow_kafka.port}/?confirm_timeout_s=8"
+
+    async def scenario() -> None:
+        async with await connect(url) as broker:
+            await broker.declare(topic, "log")
+            sender = await broker.sender(topic, producer=producer)
+            slow_kafka.set_bandwidth(100_000)
+            (result,) = await sender.send_batch(
+                [Message(bytes(1_200_000))], sequence=None if producer is None else 0
+            )
+            slow_kafka.set_bandwidth(None)
+            assert result.error is None
+            assert await broker.depth(topic) == 1
 
     asyncio.run(scenario())

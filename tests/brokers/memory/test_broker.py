@@ -97,3 +97,22 @@ def test_a_full_log_drops_its_oldest() -> None:
 def test_an_unknown_option_is_named() -> None:
     with pytest.raises(InvalidValue, match="colour"):
         asyncio.run(connect("memory://?colour=red"))
+
+
+def test_a_group_with_members_misses_nothing_of_a_channel_that_was_made_anew() -> None:
+    async def scenario() -> None:
+        async with await connect("memory://") as broker:
+            await broker.declare("log", "log")
+            member = await broker.subscribe("log", "readers")
+            await (await broker.sender("log")).send_batch(numbered(2))
+            done, returned = await member.receive()
+            await broker.delete("log")
+            await broker.declare("log", "log")
+            sent = numbered(4)
+            await (await broker.sender("log")).send_batch(sent)
+            await member.ack(done)  # of messages that were deleted: neither counts nor comes back
+            await member.nack(returned)
+            assert await broker.depth("log", "readers") == 4
+            assert ids(await member.receive()) == ids(sent)
+
+    asyncio.run(scenario())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import socket
 from pathlib import Path
 
 import pika
@@ -19,11 +20,13 @@ _FILE = Path(pika_internals.__file__)
 _CONNECTION = (
     "_frame_buffer",
     "_on_data_available",
+    "_on_stream_terminated",
     "_output_marshaled_frames",
     "_terminate_stream",
     "_transport",
 )
 _CHANNEL = ("_cancelled", "_consumers", "_rpc")
+_TRANSPORT = ("_sock",)
 
 
 def _private_attributes(source: str, *, of_self: bool) -> set[str]:
@@ -36,7 +39,9 @@ def _private_attributes(source: str, *, of_self: bool) -> set[str]:
     }
 
 
-@pytest.mark.parametrize(("part", "names"), [("connection", _CONNECTION), ("channel", _CHANNEL)])
+@pytest.mark.parametrize(
+    ("part", "names"), [("connection", _CONNECTION), ("channel", _CHANNEL), ("transport", _TRANSPORT)]
+)
 def test_pika_has_every_private_part_that_is_used(
     rabbitmq: RabbitMqNode, part: str, names: tuple[str, ...]
 ) -> None:
@@ -44,7 +49,8 @@ def test_pika_has_every_private_part_that_is_used(
         link = Link(RabbitSettings.of(BrokerUrl.parse(rabbitmq.url)), patience=1)
         await link.open()
         channel = (await link.channel()).raw
-        owner = channel.connection if part == "connection" else channel
+        connection = channel.connection
+        owner = {"connection": connection, "channel": channel, "transport": connection._transport}[part]
         absent = [name for name in names if not hasattr(owner, name)]
         await link.close()
         return absent
@@ -57,7 +63,7 @@ def test_pika_has_every_private_part_that_is_used(
 
 
 def test_the_list_of_private_parts_is_complete() -> None:
-    assert _private_attributes(_FILE.read_text(), of_self=True) == {*_CONNECTION, *_CHANNEL}
+    assert _private_attributes(_FILE.read_text(), of_self=True) == {*_CONNECTION, *_CHANNEL, *_TRANSPORT}
 
 
 def test_no_other_file_uses_private_parts() -> None:
@@ -65,3 +71,15 @@ def test_no_other_file_uses_private_parts() -> None:
     assert len(others) > 5
     used = {path.name: _private_attributes(path.read_text(), of_self=False) for path in others}
     assert {name: attributes for name, attributes in used.items() if attributes} == {}
+
+
+def test_a_connection_that_is_reset_while_it_is_being_made_fails_at_once() -> None:
+    """It is no longer connected when pika looks, which raises where nobody would hear it."""
+
+    async def outcome() -> BaseException:
+        done: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        services = pika_internals.IoServices()
+        services.create_streaming_connection(lambda: None, socket.socket(), done.set_result)
+        return await done
+
+    assert isinstance(asyncio.run(outcome()), ConnectionResetError)

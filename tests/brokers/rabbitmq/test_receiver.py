@@ -15,6 +15,7 @@ import pytest
 from flyball.brokers import Broker, Message, connect
 from flyball.brokers.rabbitmq.policy import may_return
 from flyball.errors import InvalidValue
+from flyball.servers.proxy import FaultProxy
 from flyball.servers.rabbitmq import RabbitMqNode
 
 
@@ -193,3 +194,23 @@ def test_an_invalid_delivery_limit_is_refused(
 ) -> None:
     with pytest.raises(InvalidValue, match=message):
         asyncio.run(connect(_url(rabbitmq, **options)))
+
+
+def test_a_frame_that_arrives_slowly_is_waited_for(rabbitmq: RabbitMqNode) -> None:
+    async def scenario(proxy: FaultProxy) -> None:
+        name = f"slow.{uuid.uuid4().hex}"
+        # The largest frame takes longer than a silent server is waited for.
+        url = rabbitmq.amqp_url.replace(str(rabbitmq.ports.amqp), str(proxy.port)) + "?answer_timeout_s=0.5"
+        async with await connect(rabbitmq.amqp_url) as broker, await connect(url) as slow:
+            await broker.declare(name)
+            sender = await broker.sender(name)
+            (message,) = _messages(1, bytes(140_000))
+            assert all(result.ok for result in await sender.send_batch([message]))
+            receiver = await slow.receiver(name)
+            (delivery,) = await receiver.receive()
+            assert (delivery.message.id, delivery.redelivered) == (message.id, False)
+            await receiver.ack(delivery)
+            await broker.delete(name)
+
+    with FaultProxy(rabbitmq.ports.amqp, bytes_per_s=60_000) as proxy:
+        asyncio.run(scenario(proxy))

@@ -11,6 +11,7 @@ from pika import frame, spec
 
 from flyball.brokers.port import Message
 from flyball.brokers.rabbitmq.codec import APP_ID, PublishFrames, from_wire, to_properties
+from flyball.brokers.rabbitmq.delivery_frames import Properties
 from flyball.brokers.rabbitmq.pika_internals import DeliveryConnection
 
 _FRAME_MAX = 4096
@@ -37,7 +38,7 @@ class _Offline(DeliveryConnection):
     """The reading half of a connection, without a socket; what it leaves to pika is read by pika's own decoder."""
 
     def __init__(self) -> None:
-        self.handlers = {}
+        self.handlers, self.large_properties = {}, {}
         self.params = pika.ConnectionParameters(frame_max=_FRAME_MAX)
         self._frame_buffer = b""
         self.bytes_received = self.frames_received = 0
@@ -106,3 +107,16 @@ def test_we_read_what_pika_writes_however_it_is_cut(messages: list[Message], cut
         assert len(message.body) <= _FRAME_MAX - 8
     assert connection.bytes_received == len(raw)
     assert connection._frame_buffer == b""
+
+
+@given(_messages, st.data())
+def test_properties_of_any_content_are_read_or_named_unreadable(message: Message, data: st.DataObject) -> None:
+    raw = bytearray(b"".join(to_properties(message).encode()))
+    for _ in range(data.draw(st.integers(0, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    flags = int.from_bytes(raw[:2], "big")
+    properties = Properties(bytes(raw), 2, flags, data.draw(st.integers(2, len(raw))))
+    got, _, unreadable = from_wire(properties, message.body)
+    assert got.body == message.body
+    assert got.id
+    assert unreadable is None or "\n" not in unreadable

@@ -6,14 +6,19 @@ import asyncio
 import os
 import signal
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from flyball.brokers import Broker, Message, connect
-from flyball.brokers.port import Blocked, NoSuchChannel, Unreachable
+from flyball.brokers.port import Blocked, NoSuchChannel, Unconfirmed, Unreachable
 from flyball.brokers.sqlite.broker import SqliteBroker
+from flyball.brokers.sqlite.claims import remove_receiver
+from flyball.brokers.sqlite.codec import UnreadableBatch
+from flyball.brokers.sqlite.receiver import SqliteReceiver
 from flyball.errors import InvalidValue
 from flyball.testing import crash
 from flyball.testing.broker_contract import BrokerContract, ids, numbered, records
@@ -30,6 +35,27 @@ class TestSqlite(BrokerContract):
 
     def url(self) -> str:
         return f"sqlite:///{self._path}"
+
+    def write_unreadable(self, channel: str) -> int:
+        """Send messages, each as a batch of its own, and damage what is stored beside their bodies."""
+
+        async def send() -> None:
+            async with await connect(self.url()) as broker:
+                sender = await broker.sender(channel)
+                for message in (Message(b"a", headers={"n": "1234"}), Message(b"b", content_type="abcd")):
+                    assert (await sender.send_batch([message]))[0].ok
+
+        asyncio.run(send())
+        with closing(sqlite3.connect(self._path)) as file, file:
+            last = file.execute("SELECT batch, data FROM broker_payloads ORDER BY batch DESC LIMIT 2").fetchall()
+            for (batch, data), (old, new) in zip(
+                last, ((b'"abcd"', b"[1, 2]"), (b'"1234"', b'"12"}}')), strict=True
+            ):
+                assert old in data
+                file.execute(
+                    "UPDATE broker_payloads SET data = ? WHERE batch = ?", (data.replace(old, new), batch)
+                )
+        return 2
 
 
 @pytest.fixture
@@ -385,6 +411,31 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
     refused(f"sqlite:///{path}", Unreachable, "newer Flyball")
 
 
+def test_messages_in_a_newer_layout_wait_for_a_newer_program_and_their_neighbours_arrive(path: Path) -> None:
+    def set_layout(version: int) -> None:
+        with closing(sqlite3.connect(path)) as file, file:
+            (data,) = file.execute("SELECT data FROM broker_payloads WHERE batch = 2").fetchone()
+            file.execute("UPDATE broker_payloads SET data = ? WHERE batch = 2", (bytes((version,)) + data[1:],))
+
+    async def scenario(broker: SqliteBroker) -> None:
+        await broker.declare("jobs")
+        messages = numbered(6)
+        for at in (0, 2, 4):
+            await send(broker, "jobs", messages[at : at + 2])
+        set_layout(9)
+        receiver = await broker.receiver("jobs")
+        with pytest.raises(UnreadableBatch, match="upgrade this program"):
+            await receiver.receive()
+        deliveries = await receiver.receive(timeout_s=30)
+        assert ids(deliveries) == [message.id for message in messages if message not in messages[2:4]]
+        await receiver.ack(*deliveries)
+        await receiver.close()
+        set_layout(1)
+        assert ids(await (await broker.receiver("jobs")).receive()) == [message.id for message in messages[2:4]]
+
+    run(path, scenario)
+
+
 def test_relative_paths_belong_to_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
@@ -424,3 +475,188 @@ def test_a_deleted_channel_is_gone_for_open_senders(path: Path) -> None:
         assert isinstance(results[0].error, NoSuchChannel)
 
     run(path, scenario)
+
+
+# --- failures that pass --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process holds a write transaction."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    yield
+    other.execute("ROLLBACK")
+    other.close()
+
+
+def test_a_receiver_goes_on_when_the_file_is_no_longer_locked(path: Path) -> None:
+    sent = numbered(5)
+
+    async def scenario(broker: SqliteBroker) -> None:
+        await broker.declare("jobs")
+        receiver = await broker.receiver("jobs")
+        await send(broker, "jobs", sent)
+        with locked(path), pytest.raises(Blocked):
+            await receiver.receive(2, timeout_s=5.0)
+        assert ids(await receiver.receive(5, timeout_s=30.0)) == ids(sent)
+
+    run(path, scenario, "?busy_timeout_s=0.05")
+
+
+def test_an_acknowledgement_that_failed_can_be_repeated(path: Path) -> None:
+    async def scenario(broker: SqliteBroker) -> None:
+        await broker.declare("jobs")
+        receiver = await broker.receiver("jobs")
+        await send(broker, "jobs", numbered(6))
+        got = await receiver.receive(6)
+        with locked(path):
+            with pytest.raises(Blocked):
+                await receiver.ack(*got[:2])
+            with pytest.raises(Blocked):
+                await receiver.nack(*got[2:4])
+            cancelled = asyncio.create_task(receiver.ack(*got[4:]))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            assert cancelled.cancelled()
+            assert receiver.in_flight == 6
+        await receiver.ack(*got[:2], *got[4:])
+        await receiver.nack(*got[2:4])
+        again = await receiver.receive(6)
+        assert ids(again) == ids([delivery.message for delivery in got[2:4]])
+        await receiver.ack(*again)
+        assert await broker._session.read(lambda db: db.execute("SELECT * FROM broker_claimed").fetchall()) == []
+
+    run(path, scenario, "?busy_timeout_s=0.05")
+
+
+def test_a_locked_file_does_not_keep_a_receiver_or_its_broker_from_closing(path: Path) -> None:
+    sent = numbered(3)
+
+    async def scenario(broker: SqliteBroker) -> None:
+        await broker.declare("jobs")
+        await send(broker, "jobs", sent)
+        receiver = await broker.receiver("jobs")
+        await receiver.receive(3)
+        with locked(path):
+            await broker.close()
+        async with await connect(f"sqlite:///{path}?lease_s=0.2") as other:
+            assert ids(await (await other.receiver("jobs")).receive(3, timeout_s=30.0)) == ids(sent)
+
+    run(path, scenario, "?busy_timeout_s=0.05&lease_s=0.2")
+
+
+def _remove(db: sqlite3.Connection, number: int) -> None:
+    remove_receiver(db, number)
+
+
+def test_deliveries_of_a_lease_that_was_lost_can_be_settled_at_any_moment(path: Path) -> None:
+    async def scenario(broker: SqliteBroker) -> None:
+        await broker.declare("jobs")
+        await send(broker, "jobs", numbered(3))
+        receiver = await broker.receiver("jobs")
+        assert isinstance(receiver, SqliteReceiver)
+        got = await receiver.receive(3)
+        for turn in range(40):
+            number = receiver._number
+            await broker._session.write_relaxed(partial(_remove, number=number))
+            waiting = asyncio.create_task(receiver.receive(3))
+            await asyncio.sleep(turn / 20_000)
+            await receiver.ack(*got)  # others may have them by now: nothing is acknowledged
+            got = await waiting
+            assert len(got) == 3
+            assert receiver.in_flight == 3
+
+    run(path, scenario)
+
+
+def test_two_calls_of_receive_share_what_was_claimed(path: Path) -> None:
+    async def scenario(broker: SqliteBroker) -> None:
+        await broker.declare("jobs")
+        receiver = await broker.receiver("jobs")
+        await send(broker, "jobs", numbered(10))
+        halves = await asyncio.gather(receiver.receive(5), receiver.receive(5))
+        got = ids([delivery.message for half in halves for delivery in half])
+        assert len(got) == len(set(got))
+
+    run(path, scenario)
+
+
+# --- channels that are made anew -----------------------------------------------------------------------------
+
+
+def test_a_group_with_members_misses_nothing_of_a_log_that_was_made_anew(path: Path) -> None:
+    sent = numbered(4)
+
+    async def scenario(broker: SqliteBroker) -> None:
+        await broker.declare("log", "log")
+        member = await broker.subscribe("log", "readers")
+        await send(broker, "log", numbered(2))
+        old = await member.receive(1)
+        await broker.delete("log")
+        await broker.declare("log", "log")
+        await send(broker, "log", sent)
+        await member.ack(*old)
+        assert ids(await member.receive(10, timeout_s=30.0)) == ids(sent)
+        assert await broker.depth("log", "readers") == 4
+
+    run(path, scenario)
+
+
+def test_a_sender_goes_on_with_a_log_that_was_made_anew_with_other_partitions(path: Path) -> None:
+    sent = [Message(b"", key=b"%d" % at) for at in range(20)]
+
+    async def scenario(broker: SqliteBroker) -> None:
+        await broker.declare("log", "log", partitions=4)
+        sender = await broker.sender("log", producer="p")
+        await sender.send_batch(sent[:5], sequence=0)
+        await broker.delete("log")
+        await broker.declare("log", "log", partitions=2)
+        assert await sender.last_sequence() is None
+        results = await sender.send_batch(sent, sequence=0)
+        assert all(result.ok and not result.duplicate for result in results)
+        assert await broker.depth("log") == 20
+
+    run(path, scenario)
+
+
+def test_what_follows_a_batch_that_was_not_stored_is_not_stored_either(path: Path) -> None:
+    """Otherwise the log would take the missing messages for repeats."""
+
+    async def scenario(broker: SqliteBroker) -> None:
+        await broker.declare("log", "log")
+        sender = await broker.sender("log", producer="p")
+        await sender.send_batch(numbered(1), sequence=0)
+        big, small = [Message(bytes(2_000_000))], numbered(3)
+
+        def limit(db: sqlite3.Connection, more: int) -> None:
+            (pages,) = db.execute("PRAGMA page_count").fetchone()
+            db.execute(f"PRAGMA max_page_count={pages + more}").fetchall()
+
+        await broker._session.write_relaxed(lambda db: limit(db, 40))
+        first, second = await asyncio.gather(
+            sender.send_batch(big, sequence=1), sender.send_batch(small, sequence=2)
+        )
+        assert isinstance(first[0].error, Blocked)
+        assert all(isinstance(result.error, Unconfirmed) for result in second)
+        await broker._session.write_relaxed(lambda db: limit(db, 4000))
+        for messages, sequence in ((big, 1), (small, 2)):
+            results = await sender.send_batch(messages, sequence=sequence)
+            assert all(result.ok and not result.duplicate for result in results)
+        found = await records(broker, "log", 0, 1, 100)
+        assert [record.message.id for record in found] == ids([*big, *small])
+
+    run(path, scenario)
+
+
+def test_connections_may_create_the_same_file_at_once(tmp_path: Path) -> None:
+    """SQLite does not wait for others that change a new file to its write-ahead log."""
+
+    async def scenario() -> None:
+        for number in range(60):
+            url = f"sqlite:///{tmp_path / str(number)}.db"
+            for broker in await asyncio.gather(*(connect(url) for _ in range(4))):
+                await broker.close()
+
+    asyncio.run(scenario())

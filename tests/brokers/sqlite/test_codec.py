@@ -27,17 +27,43 @@ MESSAGES = st.builds(
 
 @given(st.lists(MESSAGES, min_size=1, max_size=12), st.data())
 def test_round_trip(messages: list[Message], data: st.DataObject) -> None:
-    batch = Batch(encode(messages))
+    batch = Batch(encode(messages), len(messages))
     assert batch.count == len(messages)
-    assert batch.messages() == messages
+    assert batch.decode() == (messages, None)
     low = data.draw(st.integers(0, len(messages)))
     high = data.draw(st.integers(low, len(messages)))
-    assert batch.messages(low, high) == messages[low:high]
+    assert batch.decode(low, high) == (messages[low:high], None)
     assert batch.bodies(low, high) == [message.body for message in messages[low:high]]
-    for got, sent in zip(batch.messages(), messages, strict=True):
+    for got, sent in zip(batch.decode()[0], messages, strict=True):
         assert [type(value) for value in got.headers.values()] == [type(value) for value in sent.headers.values()]
 
 
 def test_a_layout_from_the_future_is_refused() -> None:
-    with pytest.raises(ValueError, match="layout 9"):
-        Batch(b"\x09" + encode([Message(b"x")])[1:])
+    with pytest.raises(ValueError, match=r"layout \(9\)"):
+        Batch(b"\x09" + encode([Message(b"x")])[1:], 1)
+
+
+@given(st.lists(MESSAGES, min_size=1, max_size=12), st.data())
+def test_damage_beside_the_bodies_makes_messages_unreadable_and_loses_none(
+    messages: list[Message], data: st.DataObject
+) -> None:
+    extras = Batch(encode(messages), len(messages))._extra_json
+    damaged = data.draw(st.binary(min_size=len(extras), max_size=len(extras)))
+    stored = encode(messages).replace(extras, damaged, 1) if extras else encode(messages)
+    got, unreadable = Batch(stored, len(messages)).decode()
+    assert [message.body for message in got] == [message.body for message in messages]
+    assert unreadable is not None or not extras or all(type(message.id) is str for message in got)
+
+
+@given(st.lists(MESSAGES, min_size=1, max_size=12), st.data())
+def test_a_batch_that_is_cut_off_or_counts_wrongly_has_unreadable_messages(
+    messages: list[Message], data: st.DataObject
+) -> None:
+    whole = encode(messages)
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    for stored, count in ((cut, len(messages)), (whole, len(messages) + 1)):
+        got, unreadable = Batch(stored, count).decode()
+        assert unreadable is not None
+        assert "damaged" in unreadable
+        assert [message.body for message in got] == [stored] + [b""] * (count - 1)
+        assert len({message.id for message in got}) == count

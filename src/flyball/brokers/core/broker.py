@@ -51,6 +51,9 @@ class BaseBroker(ABC, Generic[AnyReceiver]):
     @abstractmethod
     async def _declare(self, spec: ChannelSpec) -> None: ...
 
+    async def has_dead_letter_exchange(self, queue: str) -> bool | None:  # noqa: ARG002  only RabbitMQ has them
+        return False
+
     @abstractmethod
     async def close(self) -> None: ...
 

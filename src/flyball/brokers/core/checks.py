@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flyball.brokers.port import Blocked, Kind, Message, TooLarge, Unsupported
+from flyball.brokers.port import Blocked, Kind, Message, TooLarge, Unconfirmed, UnfitMessage, Unsupported
 from flyball.errors import InvalidValue
+from flyball.message import check_message
 
 
 def partition_of(key: bytes | None, partitions: int, keyless: int) -> int:
@@ -46,13 +48,37 @@ class ChannelSpec:
                 "retention_s is for logs"
             )
 
-    def check_same(self, kind: Kind, partitions: int) -> None:
-        """Refuse to declare another shape than that of the channel that exists."""
-        if (self.kind, self.partitions) != (kind, partitions):
+    def check_fits(self, kind: Kind, partitions: int) -> None:
+        """Refuse a channel that exists as another kind, or with fewer partitions than asked for."""
+        if self.kind != kind or self.partitions > partitions:
             raise InvalidValue(
                 f"{self.name!r} exists as a {kind} of {partitions} partition(s), not a {self.kind} of "
                 f"{self.partitions}: delete it first or use another name"
             )
+
+
+def check_batch(messages: Sequence[Message]) -> tuple[list[Message], dict[int, UnfitMessage]]:
+    """The messages as all brokers can carry them, and the errors of those that none can carry, by index.
+
+    In the place of an unfit message there is an empty one, which must not be sent.
+
+    >>> fit, unfit = check_batch([Message(b"a"), Message(5), Message(b"c")])
+    >>> [message.body for message in fit], unfit
+    ([b'a', b'', b'c'], {1: UnfitMessage('the body of a message must be bytes, got int 5')})
+    """
+    try:
+        return list(map(check_message, messages)), {}
+    except InvalidValue:
+        pass
+    fit: list[Message] = []
+    unfit: dict[int, UnfitMessage] = {}
+    for index, message in enumerate(messages):
+        try:
+            fit.append(check_message(message))
+        except InvalidValue as error:
+            unfit[index] = UnfitMessage(str(error))
+            fit.append(Message(b"", getattr(message, "id", "")))
+    return fit, unfit
 
 
 def too_large(message: Message, limit_bytes: int) -> TooLarge:
@@ -64,3 +90,10 @@ def too_large(message: Message, limit_bytes: int) -> TooLarge:
 
 def queue_full(channel: str, waited_s: float) -> Blocked:
     return Blocked(f"{channel!r} is full and did not drain within {waited_s:g} s: send again when it has")
+
+
+def after_gap(producer: str | None) -> Unconfirmed:
+    return Unconfirmed(
+        f"a message of producer {producer!r} with a lower sequence was not stored, so this one was not either: "
+        "send them again in order"
+    )

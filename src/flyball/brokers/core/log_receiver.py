@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from flyball.brokers.core.dedup import FinishedIds
@@ -20,10 +20,15 @@ from flyball.brokers.port import Delivery
 
 
 class LogReceiver(BaseReceiver):
-    """An adapter supplies `_schedule_store`: positions may have moved, store them now or soon."""
+    """An adapter supplies `_schedule_store`: positions may have moved, store them now or soon.
 
-    def __init__(self, window: int, dedup_ids: int) -> None:
+    `one_channel`: all messages are of the same channel. Their ids alone then tell them apart, and what is
+    remembered of a message needs no object that the garbage collector looks at.
+    """
+
+    def __init__(self, window: int, dedup_ids: int, *, one_channel: bool) -> None:
         super().__init__(window)
+        self._one_channel = one_channel
         self._finished = FinishedIds(dedup_ids)
         self._next_tag = 0
         self._redeliveries: deque[Delivery] = deque()
@@ -44,10 +49,17 @@ class LogReceiver(BaseReceiver):
         """The deliveries without repeats of finished messages; a repeat counts as delivered and settled."""
         if self._revoked_ends:
             deliveries = [self._mark_redelivery(delivery) for delivery in deliveries]
-        repeated = self._finished.repeats([delivery.message.id for delivery in deliveries], now_s)
+        keys = self._keys(deliveries)
+        repeated = self._finished.repeats(keys, now_s)
         if not repeated:
             return deliveries
-        return [delivery for delivery in deliveries if delivery.message.id not in repeated]
+        return [each for each, key in zip(deliveries, keys, strict=True) if key not in repeated]
+
+    def _keys(self, deliveries: Iterable[Delivery]) -> Sequence[Hashable]:
+        """What repeats are recognised by: an id is unique within its channel."""
+        if self._one_channel:
+            return [each.message.id for each in deliveries]
+        return [(each.channel, each.message.id) for each in deliveries]
 
     def _mark_redelivery(self, delivery: Delivery) -> Delivery:
         """Mark what was handed out before its partition was revoked and came back, perhaps with the server."""
@@ -60,7 +72,7 @@ class LogReceiver(BaseReceiver):
         return delivery
 
     async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        self._finished.add([delivery.message.id for delivery in deliveries], time.monotonic())
+        self._finished.add(self._keys(deliveries), time.monotonic())
         self._schedule_store()
 
     async def _return(self, deliveries: Sequence[Delivery], requeue: bool) -> None:

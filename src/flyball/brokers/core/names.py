@@ -4,19 +4,7 @@ from __future__ import annotations
 
 import re
 
-from flyball.errors import InvalidValue
-
-_NAME = re.compile(r"[A-Za-z0-9_\-@:]+(\.[A-Za-z0-9_\-@:]+)*")
-
-
-def check_name(channel: str) -> str:
-    """Return the name, or raise InvalidValue if some broker could not carry it."""
-    if len(channel) > 200 or not _NAME.fullmatch(channel):
-        raise InvalidValue(
-            f"invalid channel name {channel[:80]!r}: use letters, digits, _ - @ : and dots between words, "
-            "at most 200 characters"
-        )
-    return channel
+from flyball.message import check_name as check_name
 
 
 def is_pattern(text: str) -> bool:

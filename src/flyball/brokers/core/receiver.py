@@ -102,7 +102,7 @@ class BaseReceiver(ABC):
                 if self._replacement is not None:
                     self._replacement.fill(len(deliveries), requested=free_slots, now_s=time.monotonic())
                 if deliveries:
-                    self._in_flight.update([(delivery.tag, delivery) for delivery in deliveries])
+                    self._in_flight.update(zip([each.tag for each in deliveries], deliveries, strict=True))
                     return list(deliveries)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:

@@ -106,6 +106,10 @@ class KafkaAdmin:
         )
         return [(firsts[partition], ends[partition]) for partition in partitions]
 
+    def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The offset that the next record of each partition will get."""
+        return self._offsets(partitions, _OFFSET_SPEC.latest())
+
     def _offsets(self, partitions: Sequence[Partition], spec: Any) -> dict[Partition, int]:
         if not partitions:
             return {}
@@ -119,7 +123,10 @@ class KafkaAdmin:
 
     def declare(self, spec: ChannelSpec) -> None:
         topic, partitions = spec.name, spec.partitions
-        brokers = len(self._client.list_topics(timeout=_REQUEST_S).brokers)
+        try:
+            brokers = len(self._client.list_topics(timeout=_REQUEST_S).brokers)
+        except KafkaException as error:
+            raise exception_to_broker_error(error, self._settings, topic) from None
         replication = self._settings.replication or min(3, brokers)
         config = {"max.message.bytes": str(self._settings.max_record_bytes)}
         if spec.durable:
@@ -176,7 +183,7 @@ class KafkaAdmin:
 
     def depth(self, topic: str, group: str | None) -> int:
         bounds = self.bounds(topic)
-        done = self._committed(group, [(topic, number) for number in range(len(bounds))]) if group else {}
+        done = self.committed(group, [(topic, number) for number in range(len(bounds))]) if group else {}
         return sum(
             max(end - max(done.get((topic, number), first), first), 0)
             for number, (first, end) in enumerate(bounds)
@@ -212,7 +219,7 @@ class KafkaAdmin:
         """
         counts = self.topics()
         partitions = [(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
-        begun = self._committed(group, partitions)
+        begun = self.committed(group, partitions)
         ends = self._offsets(
             [partition for partition in partitions if partition not in begun], _OFFSET_SPEC.latest()
         )
@@ -237,7 +244,7 @@ class KafkaAdmin:
         refused = [each for each in answer.topic_partitions if each.error is not None]
         return {(each.topic, each.partition): ends[each.topic, each.partition] for each in refused}
 
-    def _committed(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
+    def committed(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
         """Offsets that the group has committed, where it has."""
         if not partitions:
             return {}

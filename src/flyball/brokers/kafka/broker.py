@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from flyball.brokers.core.broker import LogBroker
 from flyball.brokers.core.checks import ChannelSpec
 from flyball.brokers.core.names import check_name, is_pattern, to_regex
+from flyball.brokers.core.positions import Partition
 from flyball.brokers.kafka.admin import KafkaAdmin
-from flyball.brokers.kafka.codec import to_message
+from flyball.brokers.kafka.assigned_receiver import AssignedReceiver
+from flyball.brokers.kafka.codec import to_record
 from flyball.brokers.kafka.config import KafkaSettings
 from flyball.brokers.kafka.log_reader import KafkaLogReader
 from flyball.brokers.kafka.producer import ProducerThread
@@ -43,6 +45,8 @@ class KafkaBroker(LogBroker[KafkaReceiver]):
         self._settings = settings
         self._admin = admin
         self._producer: ProducerThread | None = None
+        self._exact_producer: ProducerThread | None = None
+        """Of named producers."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -57,13 +61,14 @@ class KafkaBroker(LogBroker[KafkaReceiver]):
 
     async def sender(self, channel: str, *, producer: str | None = None) -> KafkaSender:
         await asyncio.to_thread(self._admin.partitions, check_name(channel))
-        if self._producer is None:
-            self._producer = ProducerThread(self._settings, self._admin.is_reachable)
         if producer is None:
+            if self._producer is None:
+                self._producer = ProducerThread(self._settings, self._admin.is_reachable)
             return KafkaSender(self._producer, channel)
-        return SequencedSender(
-            self._producer, channel, producer, StoredSequences(self._settings, channel, producer)
-        )
+        if self._exact_producer is None:
+            self._exact_producer = ProducerThread(self._settings, self._admin.is_reachable, exact=True)
+        stored = StoredSequences(self._settings, channel, producer)
+        return SequencedSender(self._exact_producer, channel, producer, stored, self._settings.confirm_timeout_s)
 
     async def subscribe(
         self, pattern: str, group: str, *, window: int = 100, start: Start = "latest"
@@ -85,14 +90,35 @@ class KafkaBroker(LogBroker[KafkaReceiver]):
             starts = await asyncio.to_thread(self._admin.begin_group_at_end, group, topics)
         return self._register_receiver(KafkaReceiver(self._settings, group, window, topics, find_topics, starts))
 
+    def assigned_receiver(
+        self,
+        group: str,
+        *,
+        window: int,
+        store: Callable[[Mapping[Partition, int]], Awaitable[Collection[Partition]]],
+        on_loss: Callable[[Partition], None],
+    ) -> AssignedReceiver:
+        """A receiver of partitions that are assigned to it one by one."""
+        receiver = AssignedReceiver(self._settings, check_name(group), window, store, on_loss)
+        self._register_receiver(receiver)
+        return receiver
+
+    async def partitions(self, log: str) -> int:
+        return await asyncio.to_thread(self._admin.partitions, check_name(log))
+
+    async def committed(self, group: str, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The offsets that a group has committed, where it has."""
+        return await asyncio.to_thread(self._admin.committed, group, partitions)
+
+    async def ends(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The offset that the next record of each partition will get."""
+        return await asyncio.to_thread(self._admin.ends, partitions)
+
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         with KafkaLogReader(self._settings.url, log) as reader:
             chunks = reader.read_records(partition, start, stop)
             while (records := await asyncio.to_thread(_next_chunk, chunks)) is not None:
-                yield [
-                    Record(partition, each.offset(), to_message(each), each.timestamp()[1] / 1000)
-                    for each in records
-                ]
+                yield list(map(to_record, records))
 
     async def bounds(self, log: str, partition: int) -> tuple[int, int]:
         return (await asyncio.to_thread(self._admin.bounds, log))[partition]
@@ -116,11 +142,12 @@ class KafkaBroker(LogBroker[KafkaReceiver]):
         return await asyncio.to_thread(self._admin.channels)
 
     async def close(self) -> None:
-        await self._close_receivers()
-        if self._producer is not None:
-            await self._producer.close()
-            self._producer = None
-        await asyncio.to_thread(self._admin.close)
+        try:
+            await self._close_receivers()
+        finally:
+            producers, self._producer, self._exact_producer = (self._producer, self._exact_producer), None, None
+            await asyncio.gather(*(producer.close() for producer in producers if producer is not None))
+            await asyncio.to_thread(self._admin.close)
 
 
 def _next_chunk(chunks: Iterator[list[Any]]) -> list[Any] | None:

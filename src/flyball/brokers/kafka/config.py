@@ -67,7 +67,7 @@ _DENIED = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
 }
 _MISSING = {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART}
-_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
+LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}
 _AWAY = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -160,7 +160,7 @@ def to_broker_error(error: KafkaError, settings: KafkaSettings, subject: str | N
         return LoginRefused(f"{settings.url} does not allow that{what}: {error.str()}")
     if code in _MISSING:
         return no_such_channel("log", subject, f"on {settings.url}")
-    if code in _LARGE:
+    if code in LARGE:
         return too_large(settings, subject)
     if code in _AWAY:
         return Unreachable(f"no Kafka broker answers at {settings.url} ({error.str()}): is it running there?")

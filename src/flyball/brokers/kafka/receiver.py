@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -22,13 +23,16 @@ from flyball.brokers.core.positions import Partition
 from flyball.brokers.kafka.codec import to_deliveries
 from flyball.brokers.kafka.config import KafkaSettings, to_broker_error
 from flyball.brokers.port import BrokerError, Delivery
+from flyball.futures import wait_at_most
 
 _MOST_AT_ONCE = 500
 _QUICK_POLL_S, _SLOW_POLL_S = 0.0005, 0.016
 _IN_FLOW_S = 0.05
 _KEEP_ALIVE_S = 0.25
 _STALLED_S = 1.0
-_CLOSE_S = 10.0
+CLOSE_S = 10.0
+_SOCKET_TIMEOUT_MS = 180_000
+"""A fetch that takes longer is begun again from the start: 16 MiB at 1 Mbit/s take 134 s."""
 
 # Errors after which the client goes on by itself (it reconnects, joins again, refreshes its metadata).
 _TRANSIENT = {
@@ -63,7 +67,7 @@ class KafkaReceiver(LogReceiver):
         find_topics: Callable[[], Sequence[str]] | None,
         starts: dict[Partition, int],
     ) -> None:
-        super().__init__(window, settings.dedup_ids)
+        super().__init__(window, settings.dedup_ids, one_channel=find_topics is None and len(topics) == 1)
         self._settings = settings
         self._group = group
         self._topics = sorted(topics)
@@ -75,10 +79,19 @@ class KafkaReceiver(LogReceiver):
         self._failure: BrokerError | None = None
         self._loop = asyncio.get_running_loop()
         self._last_message_s = 0.0
-        self._consumer = self._join(classic=settings.classic_groups)
+        self._generation = 0
+        self._classic = settings.classic_groups
+        self._consumer = self._join(classic=self._classic)
         self._poll_task = self._loop.create_task(self._keep_polling())
 
     def _join(self, *, classic: bool) -> Consumer:
+        self._generation += 1
+        generation = self._generation
+
+        def on_commit(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+            if generation == self._generation:  # else it is a client that was replaced, on another thread
+                self._on_commit(error, partitions)
+
         protocol: dict[str, Any] = {"group.protocol": "consumer"}
         if classic:
             protocol = {
@@ -98,8 +111,9 @@ class KafkaReceiver(LogReceiver):
                 "auto.offset.reset": "earliest",
                 "fetch.wait.max.ms": 100,
                 "fetch.queue.backoff.ms": 5,  # the default of a second stops the flow whenever that queue is full
+                "socket.timeout.ms": _SOCKET_TIMEOUT_MS,
                 "max.poll.interval.ms": 86_400_000,  # `_keep_polling` polls, also while the window is closed
-                "on_commit": self._on_commit,
+                "on_commit": on_commit,
             }
         )
         if self._topics:
@@ -111,7 +125,9 @@ class KafkaReceiver(LogReceiver):
     async def _fetch(self, limit: int) -> Sequence[Delivery]:
         self._last_fetch_s = time.monotonic()
         if self._failure is not None:
-            raise self._failure
+            # Once: the cause may pass, and then the client goes on, or another one joins.
+            failure, self._failure = self._failure, None
+            raise failure
         if self._redeliveries:
             return self._fetch_redeliveries(limit)
         self._set_paused(False)
@@ -142,16 +158,26 @@ class KafkaReceiver(LogReceiver):
         return fresh
 
     def _handle_error(self, error: KafkaError) -> None:
-        """The client recovers from most errors; `receive` raises the others."""
+        """The client recovers from most errors; `receive` raises the others, once each."""
         if (
             error.code() in (KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE)
             and not self._delivered_ends
         ):
             # An older broker: join by the classic protocol. The first consumer owns nothing yet.
-            old, self._consumer = self._consumer, self._join(classic=True)
-            self._loop.run_in_executor(None, old.close)
-        elif error.fatal() or error.code() not in _TRANSIENT:
+            self._rejoin(classic=True)
+            return
+        if error.code() not in _TRANSIENT:
             self._failure = to_broker_error(error, self._settings, ", ".join(self._topics))
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            self._rejoin(classic=self._classic)
+
+    def _rejoin(self, *, classic: bool) -> None:
+        """Go on with another client: what the old one had in flight is delivered again."""
+        old, self._classic = self._consumer, classic
+        self._revoke(list(self._delivered_ends))
+        self._committing = self._paused = False
+        self._consumer = self._join(classic=classic)
+        self._loop.run_in_executor(None, old.close)
 
     def _schedule_store(self) -> None:
         self._commit()
@@ -197,12 +223,16 @@ class KafkaReceiver(LogReceiver):
                 ]
             )
 
-    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if consumer is not self._consumer:
+            return
         revoked = [(each.topic, each.partition) for each in partitions]
         self._commit(revoked)
         self._revoke(revoked)
 
-    def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        if consumer is not self._consumer:
+            return
         self._revoke([(each.topic, each.partition) for each in partitions])
 
     async def _keep_polling(self) -> None:
@@ -218,6 +248,7 @@ class KafkaReceiver(LogReceiver):
             if now_s - self._last_fetch_s > _STALLED_S and not self._closed:
                 self._set_paused(True)
                 self._redeliveries.extend(self._poll(1))
+            self._commit()  # what could not be committed when it was acknowledged
             if self._find_topics is not None and now_s - last_look_s > 1.0:
                 last_look_s = now_s
                 await self._look_for_topics(self._find_topics)
@@ -245,7 +276,9 @@ class KafkaReceiver(LogReceiver):
         positions = self._positions(unsettled)
         offsets = [TopicPartition(topic, partition, offset) for (topic, partition), offset in positions.items()]
         self._delivered_ends.clear()
-        await asyncio.wait_for(asyncio.to_thread(self._leave, offsets), _CLOSE_S)
+        # A broker that does not answer does not keep us: the thread ends later.
+        with suppress(TimeoutError):
+            await wait_at_most(asyncio.to_thread(self._leave, offsets), CLOSE_S)
 
     def _leave(self, offsets: list[TopicPartition]) -> None:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flyball.brokers.kafka.producer import ProducerThread
 from flyball.brokers.kafka.sequences import StoredSequences, stamp
-from flyball.brokers.port import BrokerError, Message, SendResult, Unconfirmed, is_permanent
+from flyball.brokers.port import BrokerError, Message, SendResult, Unconfirmed, Unreachable, is_permanent
 
 
 class KafkaSender:
@@ -33,52 +33,61 @@ class KafkaSender:
 
 class SequencedSender(KafkaSender):
     """Sends for a named producer. What the topic has of it is looked up before the first message, and again
-    after an unknown outcome."""
+    after an unknown outcome, once nothing is on its way any more."""
 
-    def __init__(self, thread: ProducerThread, channel: str, producer: str, stored: StoredSequences) -> None:
+    def __init__(
+        self,
+        thread: ProducerThread,
+        channel: str,
+        producer: str,
+        stored: StoredSequences,
+        confirm_timeout_s: float,
+    ) -> None:
         super().__init__(thread, channel)
         self._producer, self._stored = producer, stored
+        self._confirm_timeout_s = confirm_timeout_s
         self._lock = asyncio.Lock()
-        self._in_flight: set[asyncio.Future[list[SendResult]]] = set()
+        self._in_flight: set[asyncio.Future[None]] = set()
+        self._known_from = 0
         self._confirmed_through = -1
-        """Every message up to this number has been confirmed here."""
+        """Every message from `_known_from` up to this number was confirmed here, or refused for good."""
         self._stored_numbers: set[int] | None = None
-        """Numbers above it that the topic has; None: unknown."""
+        """Numbers from `_known_from` on that the topic had; None: unknown."""
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         if sequence is None or not messages:
             return await super().send_batch(messages)
+        try:
+            return await self._send_numbered(messages, range(sequence, sequence + len(messages)))
+        except BaseException:
+            self._stored_numbers = None  # cancelled at any point: what was sent is unknown
+            raise
+
+    async def _send_numbered(self, messages: Sequence[Message], numbers: range) -> list[SendResult]:
         async with self._lock:  # batches leave in the order of the calls
             try:
-                stored_numbers = await self._load_stored(sequence)
+                stored_numbers = await self._load_stored(numbers[0])
             except BrokerError as error:
                 unknown = Unconfirmed(f"{error}: send it again with the same id")
                 return [SendResult(message.id, unknown) for message in messages]
-            numbers = range(sequence, sequence + len(messages))
             fresh = [
                 at
                 for at, number in enumerate(numbers)
                 if number > self._confirmed_through and number not in stored_numbers
             ]
-            sending = asyncio.ensure_future(
-                self._thread.send(
+            batch = None
+            if fresh:
+                batch = self._thread.submit(
                     self._channel,
                     [messages[at] for at in fresh],
                     [stamp(self._producer, numbers[at]) for at in fresh],
                 )
-                if fresh
-                else _no_results()
-            )
-            self._in_flight.add(sending)
-            sending.add_done_callback(self._in_flight.discard)
+                self._in_flight.add(batch.settled)
+                batch.settled.add_done_callback(self._in_flight.discard)
         results = [SendResult(message.id, duplicate=True) for message in messages]
-        try:
-            sent = await asyncio.shield(sending)
-        except BaseException:
-            self._stored_numbers = None
-            raise
-        for at, result in zip(fresh, sent, strict=True):
-            results[at] = result
+        if batch is not None:
+            for at, result in zip(fresh, await batch.future, strict=True):
+                results[at] = result
         if any(result.error and not is_permanent(result.error) for result in results):
             self._stored_numbers = None
         elif self._stored_numbers is stored_numbers:  # no outcome became unknown meanwhile
@@ -91,23 +100,21 @@ class SequencedSender(KafkaSender):
                 await self._drain()
                 last = await asyncio.to_thread(self._stored.last)
                 if last is None:
-                    self._stored_numbers, self._confirmed_through = set(), -1
+                    self._stored_numbers, self._known_from, self._confirmed_through = set(), 0, -1
                 return last
             last = max(self._confirmed_through, *self._stored_numbers, -1)
             return None if last < 0 else last
 
     async def _load_stored(self, sequence: int) -> set[int]:
-        if self._stored_numbers is None:
+        if self._stored_numbers is None or sequence < self._known_from:
             await self._drain()
             self._stored_numbers = await asyncio.to_thread(self._stored.since, sequence)
-            self._confirmed_through = -1
+            self._known_from, self._confirmed_through = sequence, -1
         return self._stored_numbers
 
     async def _drain(self) -> None:
         """Wait until nothing of ours is on its way to the topic."""
         if self._in_flight:
-            await asyncio.wait(self._in_flight)
-
-
-async def _no_results() -> list[SendResult]:
-    return []
+            _, pending = await asyncio.wait(self._in_flight, timeout=self._confirm_timeout_s)
+            if pending:
+                raise Unreachable(f"earlier messages of producer {self._producer!r} are still on their way")

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 from flyball.brokers.core.broker import BaseBroker
-from flyball.brokers.core.checks import ChannelSpec, partition_of, queue_full, too_large
+from flyball.brokers.core.checks import ChannelSpec, check_batch, partition_of, queue_full, too_large
 from flyball.brokers.core.names import check_name, matches
 from flyball.brokers.core.receiver import BaseReceiver
 from flyball.brokers.memory.hub import Channel, Hub, Outlet, StoredMessage
@@ -31,9 +31,11 @@ from flyball.brokers.port import (
     SendResult,
     Start,
     Unsupported,
+    no_such_channel,
 )
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
+from flyball.futures import wait_at_most
 
 _CHUNK = 1000  # records a `read` hands out at once
 
@@ -70,7 +72,7 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
     async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
         if self._hub.channel(queue).kind != "queue":
             raise Unsupported(f"{queue!r} is a log: read it, or subscribe a group to it")
-        return self._register_receiver(_MemoryReceiver(self._hub, self._hub.queues[queue], window))
+        return self._register_receiver(_MemoryReceiver(self._hub, self._hub.queues[queue], window, queue))
 
     async def subscribe(self, pattern: str, group: str, *, window: int = 100, start: Start = "latest") -> Receiver:
         matches(pattern, check_name(group))  # check both before anything is created
@@ -113,7 +115,7 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
     async def _declare(self, spec: ChannelSpec) -> None:
         existing = self._hub.channels.get(spec.name)
         if existing is not None:
-            spec.check_same(existing.kind, existing.partitions)
+            spec.check_fits(existing.kind, existing.partitions)
             return
         new_channel = Channel(spec.name, spec.kind, spec.partitions, spec.max_bytes, spec.retention_s)
         self._hub.channels[spec.name] = new_channel
@@ -129,8 +131,12 @@ class MemoryBroker(BaseBroker["_MemoryReceiver"]):
             return
         for outlet in self._hub.outlets(channel):
             outlet.remove_channel(removed)
-        self._hub.queues.pop(channel, None)
-        for key in [key for key, outlet in self._hub.groups.items() if outlet.pattern == channel]:
+        queue = self._hub.queues.pop(channel, None)
+        for wake in () if queue is None else queue.wake:
+            wake()  # its receivers notice
+        # Groups with members stay: they get what a channel made anew is sent.
+        unused = [key for key, outlet in self._hub.groups.items() if outlet.pattern == channel and not outlet.wake]
+        for key in unused:
             del self._hub.groups[key]
         for waiter in removed.waiting_senders:
             waiter.set()
@@ -205,12 +211,15 @@ class _MemorySender:
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         channel = self._hub.channel(self._name)
+        messages, unfit = check_batch(messages)
         last_sequence = self._last_sequence(channel, sequence)
         keyless = next(self._hub.keyless) % channel.partitions
         deadline = time.monotonic() + self._blocked_timeout_s
         results = []
         for index, message in enumerate(messages):
-            if last_sequence is not None and sequence is not None and sequence + index <= last_sequence:
+            if index in unfit:
+                results.append(SendResult(message.id, unfit[index]))
+            elif last_sequence is not None and sequence is not None and sequence + index <= last_sequence:
                 results.append(SendResult(message.id, duplicate=True))
             elif len(message.body) > self._max_body_bytes:
                 results.append(SendResult(message.id, too_large(message, self._max_body_bytes)))
@@ -237,7 +246,7 @@ class _MemorySender:
             space = asyncio.Event()
             channel.waiting_senders.add(space)
             try:
-                await asyncio.wait_for(space.wait(), max(deadline - time.monotonic(), 0.0))
+                await wait_at_most(space.wait(), max(deadline - time.monotonic(), 0.0))
             except TimeoutError:
                 return False
             finally:
@@ -256,14 +265,27 @@ class _MemorySender:
 
 
 class _MemoryReceiver(BaseReceiver):
-    def __init__(self, hub: Hub, outlet: Outlet, window: int) -> None:
+    def __init__(self, hub: Hub, outlet: Outlet, window: int, queue: str | None = None) -> None:
         super().__init__(window)
-        self._hub, self._outlet = hub, outlet
+        self._hub, self._outlet, self._queue = hub, outlet, queue
         self._tags = itertools.count(1)
         self._claimed: dict[int, tuple[int, StoredMessage, int]] = {}
         outlet.wake.append(self._notify)
 
+    def _find_queue(self, name: str) -> None:
+        """Receive from the queue that has the name now: ours was deleted, with what was in flight."""
+        outlet = self._hub.queues.get(name)
+        if outlet is None:
+            raise no_such_channel("queue", name, "in this memory broker")
+        self._outlet.wake.remove(self._notify)
+        self._outlet = outlet
+        outlet.wake.append(self._notify)
+        self._claimed.clear()
+        self._drop_in_flight()
+
     async def _fetch(self, limit: int) -> Sequence[Delivery]:
+        if self._queue is not None and self._hub.queues.get(self._queue) is not self._outlet:
+            self._find_queue(self._queue)
         deliveries: list[Delivery] = []
         while self._outlet.waiting and len(deliveries) < limit:
             arrival, stored, attempts = heapq.heappop(self._outlet.waiting)
@@ -295,7 +317,9 @@ class _MemoryReceiver(BaseReceiver):
             await self._acknowledge(deliveries)
             return
         for delivery in deliveries:
-            self._outlet.put(*self._claimed.pop(delivery.tag))
+            arrival, stored, attempts = self._claimed.pop(delivery.tag)
+            if self._hub.exists(stored.channel):
+                self._outlet.put(arrival, stored, attempts)
 
     async def _release(self, unsettled: Sequence[Delivery]) -> None:
         self._outlet.wake.remove(self._notify)

@@ -88,6 +88,10 @@ class Hub:
             raise no_such_channel("queue or log", name, "in this memory broker")
         return channel
 
+    def exists(self, channel: Channel) -> bool:
+        """Whether this very channel exists, and not one that was declared later under its name."""
+        return self.channels.get(channel.name) is channel
+
     def outlets(self, channel: str) -> list[Outlet]:
         own = [self.queues[channel]] if channel in self.queues else []
         return own + [outlet for outlet in self.groups.values() if matches(outlet.pattern, channel)]
@@ -108,6 +112,8 @@ class Hub:
         return stored
 
     def settle(self, stored: StoredMessage, outlet: Outlet) -> None:
+        if not self.exists(stored.channel):
+            return
         outlet.unsettled[stored.channel.name] -= 1
         stored.pending_outlets -= 1
         if stored.pending_outlets == 0 and stored.channel.kind == "queue":

@@ -6,7 +6,9 @@ connections that publish, acknowledgements included.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 from flyball.brokers.core.broker import BaseBroker
 from flyball.brokers.core.checks import ChannelSpec
@@ -27,7 +29,7 @@ from flyball.errors import require
 
 require("pika", "rabbitmq")
 
-from flyball.brokers.rabbitmq.admin import RabbitAdmin, group_queue  # noqa: E402
+from flyball.brokers.rabbitmq.admin import GroupQueue, RabbitAdmin, group_queue  # noqa: E402
 from flyball.brokers.rabbitmq.config import RabbitSettings  # noqa: E402
 from flyball.brokers.rabbitmq.connection import Link  # noqa: E402
 from flyball.brokers.rabbitmq.receiver import RabbitReceiver  # noqa: E402
@@ -79,8 +81,12 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
             blocked_timeout_s=self._settings.blocked_timeout_s,
             max_body_bytes=self._max_body_bytes,
         )
-        self._senders.append(sender)
-        await sender.open()
+        try:
+            await sender.open()
+        except BaseException:
+            await sender.close()
+            raise
+        self._senders = [*(each for each in self._senders if not each.closed), sender]
         return sender
 
     async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
@@ -99,7 +105,17 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
         queue = await self._admin.declare_group(pattern, group)
         return await self._receiver(queue, window, pattern=True)
 
-    async def _receiver(self, queue: str, window: int, *, pattern: bool) -> Receiver:
+    async def declare_group_queue(self, queue: str) -> GroupQueue:
+        """Make sure that a queue exists which one member of a group reads at a time."""
+        return await self._admin.declare_group_queue(check_name(queue))
+
+    async def group_receiver(self, queue: str, kind: GroupQueue, *, window: int = 100) -> Receiver:
+        """The receiver of the member that reads the queue."""
+        return await self._receiver(queue, window, pattern=False, kind=kind)
+
+    async def _receiver(
+        self, queue: str, window: int, *, pattern: bool, kind: GroupQueue | None = None
+    ) -> Receiver:
         receiver = RabbitReceiver(
             self._receiving,
             queue,
@@ -107,10 +123,16 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
             pattern=pattern,
             display_url=self._settings.display_url,
             count_queue=self._admin.count_queue,
-            ask_counting=self._admin.delivery_counting,
+            ask_counting=partial(self._admin.delivery_counting, quorum=kind is not None and kind.quorum),
             finished=self._settings.finished_ids(),
+            sole=kind is not None,
+            exclusive=kind is not None and not kind.single_active,
         )
-        await receiver.open()
+        try:
+            await receiver.open()
+        except BaseException:
+            await receiver.close()  # else its consumer would keep messages for nobody
+            raise
         return self._register_receiver(receiver)
 
     def _check_kind(self, spec: ChannelSpec) -> None:
@@ -157,13 +179,13 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
     async def bounds(self, log: str, partition: int) -> tuple[int, int]:  # noqa: ARG002
         raise _no_log(log)
 
+    async def has_dead_letter_exchange(self, queue: str) -> bool | None:
+        return await self._admin.has_dead_letter_exchange(queue)
+
     async def close(self) -> None:
-        await self._close_receivers()
-        for sender in self._senders:
-            await sender.close()
-        self._senders.clear()
-        await self._sending.close()
-        await self._receiving.close()
+        senders, self._senders = self._senders, []
+        await asyncio.gather(self._close_receivers(), *(sender.close() for sender in senders))
+        await asyncio.gather(self._sending.close(), self._receiving.close())
 
 
 def _no_log(log: str) -> Unsupported:

@@ -30,28 +30,22 @@ from typing import Any
 import pika
 from pika import data as amqp_data
 
-from flyball.brokers.port import BrokerError, HeaderValue, Message, TooLarge, new_id
-from flyball.errors import InvalidValue
+from flyball.brokers.port import HeaderValue, Message, TooLarge, new_id
+from flyball.message import MAX_TIME_S
 
 APP_ID = "flyball"
 _KEY = "x-flyball-key"
 _EVENT_TIME = "x-flyball-event-time"
 _FLOATS = "x-flyball-floats"
 _DELIVERY_COUNT = "x-delivery-count"  # set by quorum queues: earlier deliveries that were not acknowledged
+_ACQUIRED_COUNT = "x-acquired-count"  # the same since RabbitMQ 4.3, whose delivery count leaves out some of them
 _PERSISTENT = 2
-_SHORT_STRING_BYTES = 255
-_HEADERS_BYTES = 100_000  # all properties have to fit one frame of at least 128 KiB
-
-
-class BadMessage(BrokerError, InvalidValue):
-    """AMQP cannot carry this message."""
 
 
 def to_properties(message: Message) -> pika.BasicProperties:
-    """The properties of a message; raises `BadMessage` or `TooLarge` if AMQP cannot carry them."""
+    """The properties of a message that `check_message` accepts."""
     headers = None
-    long = len(message.id) > 63 or (message.content_type is not None and len(message.content_type) > 63)
-    if message.headers or message.key is not None or message.event_time_s is not None or long:
+    if message.headers or message.key is not None or message.event_time_s is not None:
         headers = _headers(message)
     return pika.BasicProperties(
         content_type=message.content_type,
@@ -68,64 +62,88 @@ def _timestamp(event_time_s: float | None) -> int | None:
 
 
 def _headers(message: Message) -> dict[str, Any] | None:
-    for what, text in (("id", message.id), ("content type", message.content_type or "")):
-        if len(text.encode()) > _SHORT_STRING_BYTES:
-            raise BadMessage(
-                f"the {what} of message {message.id[:40]!r} takes more than {_SHORT_STRING_BYTES} bytes"
-            )
     headers: dict[str, Any] = {}
     floats = []
-    size = 0
     for name, value in message.headers.items():
         if isinstance(value, float):
             floats.append(name)
             value = repr(value)
-        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise BadMessage(f"header {name!r} of message {message.id} is {value}: AMQP carries 64 bits, use text")
         headers[name] = value
-        size += len(name) + (len(value) if isinstance(value, str | bytes) else 8) + 6
     if floats:
         headers[_FLOATS] = floats
     if message.key is not None:
         headers[_KEY] = message.key
-        size += len(message.key)
     if message.event_time_s is not None and message.event_time_s != _timestamp(message.event_time_s):
         headers[_EVENT_TIME] = repr(message.event_time_s)
-    if size > _HEADERS_BYTES:
-        raise TooLarge(
-            f"key and headers of message {message.id} take {size} bytes, AMQP carries {_HEADERS_BYTES}: "
-            "put them into the body"
-        )
     return headers or None
 
 
-def from_wire(properties: Any, body: bytes) -> tuple[Message, int | None]:
-    """The message, and how often a quorum queue delivered it before (None: unknown)."""
+def from_wire(properties: Any, body: bytes) -> tuple[Message, int | None, str | None]:
+    """The message, how often a quorum queue delivered it before (None: unknown), and why it is unreadable."""
     raw: dict[str, Any] | None = properties.headers
     key: bytes | None = None
-    event_time_s = None if properties.timestamp is None else float(properties.timestamp)
+    event_time_s = None
     headers = _NO_HEADERS
-    count = None
-    if raw:
-        count = raw.pop(_DELIVERY_COUNT, None)
-        key = raw.pop(_KEY, None)
-        exact = raw.pop(_EVENT_TIME, None)
-        if exact is not None:
-            event_time_s = float(exact)
-        for name in raw.pop(_FLOATS, ()):
-            raw[name] = float(raw[name])
+    count = unreadable = None
+    try:
+        if properties.timestamp is not None:
+            event_time_s = _time("timestamp", properties.timestamp)
         if raw:
-            headers = {name: value if type(value) in _PLAIN else _plain(value) for name, value in raw.items()}
+            count = raw.pop(_DELIVERY_COUNT, None)
+            count = raw.pop(_ACQUIRED_COUNT, count)
+            key = raw.pop(_KEY, None)
+            exact = raw.pop(_EVENT_TIME, None)
+            floats = raw.pop(_FLOATS, None)
+            if type(count) is not int:
+                count = None
+            if key is not None and type(key) is not bytes:
+                key = _key(key)
+            if exact is not None:
+                event_time_s = _time(_EVENT_TIME, exact)
+            if floats is not None:
+                _restore_floats(raw, floats)
+    except ValueError as error:
+        unreadable = str(error)
+    if raw:
+        headers = {name: value if type(value) in _PLAIN else _plain(value) for name, value in raw.items()}
     id = properties.message_id or new_id()
-    return Message(body, id, key, headers, event_time_s, properties.content_type), count
+    return Message(body, id, key, headers, event_time_s, properties.content_type), count, unreadable
 
 
 _NO_HEADERS: Mapping[str, HeaderValue] = MappingProxyType({})
 _PLAIN = frozenset((str, int, float, bool, bytes))
 
 
+def _key(value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    raise ValueError(f"header {_KEY} must be bytes, got {value!r:.60}")
+
+
+def _time(name: str, value: Any) -> float:
+    """An event time, which other programs may have set as well."""
+    try:
+        time_s = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number of seconds, got {value!r:.60}") from None
+    if not -MAX_TIME_S <= time_s <= MAX_TIME_S:
+        raise ValueError(f"{name} must be at most 2**53 seconds from 1970, got {value!r:.60}")
+    return time_s
+
+
+def _restore_floats(headers: dict[str, Any], names: Any) -> None:
+    """Make numbers of the headers that travelled as text."""
+    try:
+        for name in names:
+            headers[name] = float(headers[name])
+    except (TypeError, ValueError, KeyError):
+        raise ValueError(f"header {_FLOATS} must list headers that are numbers, got {names!r:.60}") from None
+
+
 def _plain(value: object) -> HeaderValue:
-    """Headers of other programs may hold dates, decimals, lists and tables; ours hold plain values."""
+    """Headers of other programs may hold dates, decimals, lists, tables and nothing; ours hold plain values."""
+    if value is None:
+        return b""
     return int(value) if isinstance(value, int) else str(value)
 
 
@@ -160,7 +178,10 @@ class PublishFrames:
         self._body_max_bytes = (frame_max_bytes or 1 << 31) - _OVERHEAD_BYTES
 
     def append(self, pieces: list[bytes], properties: pika.BasicProperties, body: bytes) -> None:
-        """Add the frames of a message, of whose properties only those that `to_properties` sets are written."""
+        """Add the frames of a message, of whose properties only those that `to_properties` sets are written.
+
+        Properties are one frame: where the server allows shorter frames than most do, they may be `TooLarge`.
+        """
         flags = _DELIVERY_MODE | _MESSAGE_ID | _APP_ID
         before = after = b""
         if properties.content_type is not None:
@@ -186,6 +207,11 @@ class PublishFrames:
                 self._app_id,
             )
         )
+        if len(payload) > self._body_max_bytes:
+            raise TooLarge(
+                f"key and headers of message {properties.message_id} take {len(payload)} bytes, this server "
+                f"accepts {self._body_max_bytes}: put them into the body"
+            )
         header = _FRAME.pack(_HEADER, self._channel, len(payload))
         if 0 < size <= self._body_max_bytes:  # the everyday case: one body frame
             frame = _FRAME.pack(_BODY, self._channel, size)

@@ -8,6 +8,8 @@ limits of queues that others declared), `dedup_ids` and `dedup_s` (horizon withi
 what it acknowledged; 0 ids: off), `blocked_timeout_s` (how long a sender waits while the broker applies
 back-pressure), `max_body_bytes`, `answer_timeout_s` (how soon a frozen broker is noticed), `reconnect_s` (how long
 a lost connection is tried again), `heartbeat_s`, `ca_file`, `cert_file`, `key_file` (TLS).
+
+Several hosts, `amqp://a:5672,b:5672/`, are nodes of one cluster: each connection goes to the first that answers.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class RabbitSettings:
     """The URL's options, checked."""
 
     url: BrokerUrl
-    parameters: pika.ConnectionParameters
+    endpoints: tuple[pika.ConnectionParameters, ...]
+    """One for each host of the URL."""
     answer_timeout_s: float
     reconnect_s: float
     blocked_timeout_s: float
@@ -61,7 +64,7 @@ class RabbitSettings:
 
     @property
     def vhost(self) -> str:
-        return str(self.parameters.virtual_host)
+        return self.url.path[1:] or "/"
 
     @classmethod
     def of(cls, url: BrokerUrl) -> RabbitSettings:
@@ -71,7 +74,7 @@ class RabbitSettings:
             raise InvalidValue(f"queue_type in {url} must be classic or quorum, got {queue_type!r}")
         settings = cls(
             url,
-            _connection_parameters(url),
+            _endpoints(url),
             answer_timeout_s=url.number("answer_timeout_s", 1.0),
             reconnect_s=url.number("reconnect_s", 30.0),
             blocked_timeout_s=url.number("blocked_timeout_s", 30.0),
@@ -93,23 +96,28 @@ class RabbitSettings:
         return self.url.integer("max_body_bytes", default)
 
 
-def _connection_parameters(url: BrokerUrl) -> pika.ConnectionParameters:
-    host, port = url.hosts[0] if url.hosts else ("localhost", None)
+def _endpoints(url: BrokerUrl) -> tuple[pika.ConnectionParameters, ...]:
     secure = url.scheme == "amqps"
     tls_options = [name for name in ("ca_file", "cert_file", "key_file") if name in url.options]
-    if tls_options and not secure:
+    if tls_options and not secure and not url.options.get("management", "").startswith("https://"):
         raise InvalidValue(f"{', '.join(tls_options)} in {url} need TLS: begin the URL with amqps://")
-    return pika.ConnectionParameters(
-        host=host,
-        port=port or (5671 if secure else 5672),
-        virtual_host=url.path[1:] or "/",
-        credentials=pika.PlainCredentials(url.user or "guest", url.password or "guest", erase_on_connect=False),
-        heartbeat=url.integer("heartbeat_s", 10),
-        ssl_options=pika.SSLOptions(url.tls_context(), host) if secure else None,
-        connection_attempts=1,
-        socket_timeout=5,
-        stack_timeout=10,
-        client_properties={"connection_name": "flyball"},
+    context = url.tls_context() if secure else None
+    return tuple(
+        pika.ConnectionParameters(
+            host=host,
+            port=port or (5671 if secure else 5672),
+            virtual_host=url.path[1:] or "/",
+            credentials=pika.PlainCredentials(
+                url.user or "guest", url.password or "guest", erase_on_connect=False
+            ),
+            heartbeat=url.integer("heartbeat_s", 10),
+            ssl_options=None if context is None else pika.SSLOptions(context, host),
+            connection_attempts=1,
+            socket_timeout=5,
+            stack_timeout=10,
+            client_properties={"connection_name": "flyball"},
+        )
+        for host, port in url.hosts or (("localhost", None),)
     )
 
 

@@ -1,9 +1,11 @@
 """One AMQP connection that comes back by itself, and calls on its channels as coroutines.
 
 A frozen server (SIGSTOP, a dead switch) keeps its sockets open and sends nothing, and AMQP's own heartbeats need
-many seconds to notice. So while an answer is pending and nothing arrives, a request is sent that costs the server
-nothing; if that is not answered either, the connection ends. The time without data is counted in turns of our own
-event loop, not in seconds: a loop that was busy elsewhere must not count as a frozen server.
+many seconds to notice. So while an answer is pending, nothing arrives, and the peer acknowledges nothing of what
+is on its way there, a request is sent that costs the server nothing. If that is not answered either, it may be
+behind megabytes in a buffer between here and the server: so another connection asks, and if that is not answered,
+this one ends. The time is counted in turns of our own event loop, not in seconds: a loop that was busy elsewhere
+must not count as a frozen server.
 """
 
 from __future__ import annotations
@@ -15,19 +17,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import pika
 from pika.exceptions import AMQPError
 
-from flyball.backoff import delays_s
-from flyball.brokers.port import Unreachable
+from flyball.backoff import ReconnectDelay, delays_s
+from flyball.brokers.core import pika_logs
+from flyball.brokers.core.tcp_progress import MOVED_BYTES, tcp_progress
+from flyball.brokers.port import BrokerError, Unreachable
 from flyball.brokers.rabbitmq.config import RabbitSettings
 from flyball.brokers.rabbitmq.errors import connection_error
-from flyball.brokers.rabbitmq.pika_internals import DeliveryConnection, terminate, unsent_bytes
+from flyball.brokers.rabbitmq.pika_internals import DeliveryConnection, socket_of, terminate, unsent_bytes
+from flyball.futures import wait_at_most
 
-# Without a handler Python prints the library's warnings; its errors reach the caller as exceptions.
-logging.getLogger("pika").addHandler(logging.NullHandler())
+pika_logs.install()
+logger = logging.getLogger(__name__)
+# Without a handler Python prints it where nothing is set up, though callers get or count what fails.
+logger.addHandler(logging.NullHandler())
 
 _TICKS = 10  # checks per time-out
-_ANSWER_S = 15.0  # the longest an answer may take from a server that is otherwise alive
+_CHECK_TICKS = 4  # of these another connection has for its answer
+_ANSWER_S = 15.0  # the longest an answer may take while no data move
+_CLOSE_S = 2.0  # the longest wait for the answer to the end of a connection
 
 
 class OpenChannel:
@@ -54,7 +64,7 @@ class OpenChannel:
             method(
                 *arguments, callback=lambda frame: None if future.done() else future.set_result(frame), **options
             )
-            return (await asyncio.wait_for(future, _ANSWER_S)).method
+            return (await _answer(self.raw.connection, future)).method
         finally:
             self._waiting.discard(future)
 
@@ -80,7 +90,7 @@ class OpenChannel:
         self.on_close = closed
         with suppress(AMQPError, TimeoutError):
             self.raw.close()
-            await asyncio.wait_for(done.wait(), _ANSWER_S)
+            await wait_at_most(done.wait(), _ANSWER_S)
 
 
 class Link:
@@ -96,6 +106,8 @@ class Link:
         self._unblocked = asyncio.Event()
         self._unblocked.set()
         self._closing = False
+        self._reconnect_delay = ReconnectDelay()
+        self._outage_logged = False
         self.pending_answers = 0
         """Answers that callers wait for; while it is 0, a server that sends nothing is not suspect."""
         self.on_lost: list[Callable[[], None]] = []
@@ -114,10 +126,24 @@ class Link:
         properties = getattr(self._connection, "server_properties", None) or {}
         return str(properties.get("version", ""))
 
+    @property
+    def written_bytes(self) -> int:
+        """What was written to the connection since it began."""
+        return 0 if self._connection is None else int(self._connection.bytes_sent)
+
+    @property
+    def delivered_bytes(self) -> int:
+        """How much of it has left this machine, as far as the system reports that."""
+        connection = self._connection
+        if connection is None:
+            return 0
+        on_the_way = unsent_bytes(connection) + tcp_progress(socket_of(connection)).unacknowledged_bytes
+        return int(connection.bytes_sent) - on_the_way
+
     async def wait_unblocked(self, timeout_s: float) -> bool:
         """Wait while the broker applies back-pressure; False if it still does."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._unblocked.wait(), timeout_s)
+            await wait_at_most(self._unblocked.wait(), timeout_s)
         return not self.blocked
 
     async def open(self, *, retry: bool = True) -> None:
@@ -126,29 +152,34 @@ class Link:
             deadline = time.monotonic() + self._settings.reconnect_s
             waits = delays_s(1000)
             while not self.is_open:
+                await asyncio.sleep(self._reconnect_delay.remaining_s(time.monotonic()))
                 if self._closing:
                     raise Unreachable(f"{self._settings.display_url} was closed by this program: open it again")
                 try:
                     await self._connect()
-                except Unreachable:
+                except Unreachable as error:
+                    if not self._outage_logged:
+                        self._outage_logged = True
+                        logger.warning("%s", error)
                     if not retry or time.monotonic() > deadline:
                         raise
                     await asyncio.sleep(next(waits))
 
     async def _connect(self) -> None:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def failed(_connection: Any, error: BaseException) -> None:
-            if not future.done():
-                future.set_exception(connection_error(error, self._settings))
-
-        connection = DeliveryConnection(
-            self._settings.parameters,
-            on_open_callback=lambda opened: None if future.done() else future.set_result(opened),
-            on_open_error_callback=failed,
-            on_close_callback=self._on_loss,
-        )
-        self._connection = await future
+        """Connect to the first host that answers."""
+        for number, parameters in enumerate(self._settings.endpoints, 1):
+            try:
+                connection = await _open_connection(parameters, self._settings, self._on_loss)
+                break
+            except Unreachable:
+                if number == len(self._settings.endpoints):
+                    raise
+        if self._closing:
+            terminate(connection, Unreachable("the link was closed meanwhile"))
+            raise Unreachable(f"{self._settings.display_url} was closed by this program: open it again")
+        self._connection = connection
+        self._outage_logged = False
+        self._reconnect_delay.opened(time.monotonic())
         self._unblocked.set()
         connection.add_on_connection_blocked_callback(lambda *_: self._unblocked.clear())
         connection.add_on_connection_unblocked_callback(lambda *_: self._unblocked.set())
@@ -162,35 +193,69 @@ class Link:
     async def channel(self) -> OpenChannel:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
-            self._connection.channel(
+            raw = self._connection.channel(
                 on_open_callback=lambda opened: None if future.done() else future.set_result(opened)
             )
-            return OpenChannel(await asyncio.wait_for(future, _ANSWER_S))
+            raw.add_on_close_callback(lambda _, reason: None if future.done() else future.set_exception(reason))
+            return OpenChannel(await _answer(self._connection, future))
         except (AMQPError, TimeoutError) as error:
             raise Unreachable(
                 f"{self._settings.display_url} did not open a channel: {error!r}; try again"
             ) from None
 
     async def _watch(self, connection: Any) -> None:
-        tick_s = self._settings.answer_timeout_s / _TICKS
-        previous, idle_ticks = (-1, -1), 0
-        while connection is self._connection and connection.is_open:
-            await asyncio.sleep(tick_s)
-            for hook in list(self.on_tick):
-                hook()
-            if not connection.is_open:
-                return
-            # Data that still leaves our buffer shows a live server as well as data that arrives.
-            now = (connection.bytes_received, unsent_bytes(connection))
-            if now != previous or self.pending_answers <= 0 or self.blocked:
-                previous, idle_ticks = now, 0
-                continue
-            idle_ticks += 1
-            if idle_ticks == _TICKS // 2:
-                with suppress(AMQPError):
-                    self._control.basic_qos(prefetch_count=0, callback=lambda _: None)
-            elif idle_ticks >= _TICKS * self._patience:
-                self.abort()
+        settings = self._settings
+        tick_s = settings.answer_timeout_s / _TICKS
+        usual_ticks = allowed_ticks = _TICKS * self._patience
+        longest_ticks = max(usual_ticks, int(settings.blocked_timeout_s / tick_s))
+        previous, acknowledged, idle_ticks = (-1, -1), 0, 0
+        answer: asyncio.Task[bool] | None = None
+        try:
+            while connection is self._connection and connection.is_open:
+                await asyncio.sleep(tick_s)
+                for hook in list(self.on_tick):
+                    hook()
+                if not connection.is_open:
+                    return
+                # Data that the peer acknowledges show a live server as well as data that arrive.
+                now, tcp = (
+                    (connection.arrived_bytes, unsent_bytes(connection)),
+                    tcp_progress(socket_of(connection)),
+                )
+                moved = now != previous or tcp.acknowledged_bytes - acknowledged >= MOVED_BYTES
+                if moved or self.pending_answers <= 0 or self.blocked:
+                    previous, acknowledged = now, tcp.acknowledged_bytes
+                    idle_ticks, allowed_ticks = 0, usual_ticks
+                    continue
+                idle_ticks += 1
+                if idle_ticks == _TICKS // 2:
+                    with suppress(AMQPError):
+                        self._control.basic_qos(prefetch_count=0, callback=lambda _: None)
+                elif idle_ticks == allowed_ticks - _CHECK_TICKS:
+                    # Where the network itself does not answer, another connection has nothing to add.
+                    answer = None if tcp.in_flight else asyncio.create_task(self._answers_elsewhere(connection))
+                elif idle_ticks >= allowed_ticks:
+                    if answer is None or not answer.done() or not answer.result() or idle_ticks >= longest_ticks:
+                        self.abort()
+                        return
+                    allowed_ticks *= 2
+        finally:
+            if answer is not None:
+                answer.cancel()
+
+    async def _answers_elsewhere(self, connection: Any) -> bool:
+        """Whether the server answers on another connection."""
+        timeout_s = self._settings.answer_timeout_s * _CHECK_TICKS / _TICKS
+        try:
+            opening = _open_connection(connection.params, self._settings, lambda *_: None)
+            other = await wait_at_most(opening, timeout_s)
+        except TimeoutError:
+            return False
+        except BrokerError as error:
+            return not isinstance(error, Unreachable)
+        with suppress(AMQPError):
+            other.close()
+        return True
 
     def abort(self) -> None:
         """Drop a connection whose server does not answer, without waiting for an answer to the close."""
@@ -204,9 +269,22 @@ class Link:
         if connection is not self._connection:
             return  # reported before
         self._connection = None
+        self._reconnect_delay.lost(time.monotonic())
         self._unblocked.set()
         for hook in list(self.on_lost):
             hook()
+
+    async def close_channel(self, channel: OpenChannel) -> None:
+        """Close a channel in good order; at once where the server does not listen, and so would not answer."""
+        if self.blocked:
+            with suppress(AMQPError):
+                channel.raw.close()
+            return
+        self.pending_answers += 1  # a server that does not answer this is frozen
+        try:
+            await channel.close()
+        finally:
+            self.pending_answers -= 1
 
     async def close(self) -> None:
         self._closing = True
@@ -217,9 +295,59 @@ class Link:
             return
         closed = asyncio.Event()
         connection.add_on_close_callback(lambda *_: closed.set())
-        with suppress(AMQPError):
+        with suppress(AMQPError, TimeoutError):
             connection.close()
-        try:
-            await asyncio.wait_for(closed.wait(), 5.0)
-        except TimeoutError:
+            await wait_at_most(closed.wait(), 0.0 if self.blocked else _CLOSE_S)
+        if not closed.is_set():
             terminate(connection, Unreachable("no answer"))
+
+
+async def _answer(connection: Any, future: asyncio.Future[Any]) -> Any:
+    """Wait for an answer, which may be behind large messages on a slow link."""
+    while True:
+        before = _moved_bytes(connection)
+        try:
+            await asyncio.wait((future,), timeout=_ANSWER_S)
+        except asyncio.CancelledError:
+            if not future.cancel():
+                future.exception()  # nobody asks for it any more
+            raise
+        if future.done():
+            return future.result()
+        if _moved_bytes(connection) - before < MOVED_BYTES:
+            raise TimeoutError("no answer")
+
+
+def _moved_bytes(connection: Any) -> int:
+    return int(connection.arrived_bytes) + tcp_progress(socket_of(connection)).acknowledged_bytes
+
+
+async def _open_connection(
+    parameters: pika.ConnectionParameters,
+    settings: RabbitSettings,
+    on_loss: Callable[[Any, BaseException], None],
+) -> DeliveryConnection:
+    """Open one connection to one host."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def failed(connection: DeliveryConnection, error: BaseException) -> None:
+        if not future.done():
+            has_received = connection.arrived_bytes > 0
+            future.set_exception(
+                connection_error(error, settings, has_received=has_received, stream_lost=connection.stream_lost)
+            )
+
+    with pika_logs.log_as_details():
+        connection = DeliveryConnection(
+            parameters,
+            on_open_callback=lambda opened: None if future.done() else future.set_result(opened),
+            on_open_error_callback=failed,
+            on_close_callback=on_loss,
+        )
+    try:
+        await future
+    except asyncio.CancelledError:
+        if not connection.is_closed:
+            terminate(connection, Unreachable("nobody waits for this connection any more"))
+        raise
+    return connection

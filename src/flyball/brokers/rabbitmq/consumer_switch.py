@@ -22,7 +22,8 @@ from flyball.brokers.rabbitmq.errors import channel_error
 from flyball.brokers.rabbitmq.pika_internals import cancel_and_keep_deliveries, forget_cancelled
 from flyball.errors import FlyballError
 
-_DRAIN_S = 0.05  # the longest wait for an old consumer to use up its prefetch (an empty queue never fills it)
+_QUIET_S = 0.05  # when nothing arrived for this long, the queue may be empty
+_DRAIN_S = 5.0  # the longest wait for an old consumer to use up its prefetch
 
 
 class SwitchOwner(Protocol):
@@ -50,6 +51,10 @@ class SwitchOwner(Protocol):
     def send_acks(self, deliveries: Sequence[Delivery]) -> None: ...
 
     def next_consumer_tag(self) -> str: ...
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether no other consumer may read the queue."""
 
     def fail(self, error: FlyballError) -> None:
         """Raise this error from the next `receive`."""
@@ -121,7 +126,7 @@ class ConsumerSwitch:
             old, self.deferred_acks = self.consumer_tag, []
             try:
                 if old:
-                    await self._drain()
+                    await self._drain(channel, prefetch)
                     if owner.counts_deliveries:
                         await self.cancel_consumer()
                     else:
@@ -133,7 +138,11 @@ class ConsumerSwitch:
             self.prefetch = prefetch
             self.consumer_tag = owner.next_consumer_tag()
             await channel.call(
-                channel.raw.basic_consume, self._queue, owner.on_message, consumer_tag=self.consumer_tag
+                channel.raw.basic_consume,
+                self._queue,
+                owner.on_message,
+                consumer_tag=self.consumer_tag,
+                exclusive=owner.exclusive,
             )
             forget_cancelled(channel.raw, old)
 
@@ -156,13 +165,40 @@ class ConsumerSwitch:
         await self._set_prefetch(self.channel, self.prefetch)
         return self.answer_s
 
-    async def _drain(self) -> None:
-        """Wait until nothing can be on its way: the old consumer has received its whole prefetch."""
-        deadline = time.monotonic() + _DRAIN_S
-        while self._owner.unacknowledged + len(self.deferred_acks or ()) < self.prefetch:
-            if time.monotonic() > deadline:
-                return
+    async def _drain(self, channel: OpenChannel, next_prefetch: int) -> None:
+        """Wait until nothing can be on its way: the consumer has its whole prefetch, or the queue has no more.
+
+        Large messages take their time, and a queue that is empty never fills the prefetch. So when nothing has
+        arrived for a moment, the broker is asked which it is.
+        """
+        start_s = quiet_s = time.monotonic()
+        before = -1
+        while (received := self._owner.unacknowledged + len(self.deferred_acks or ())) < self.prefetch:
+            now_s = time.monotonic()
+            if received != before:
+                before, quiet_s = received, now_s
+            elif now_s - start_s > _DRAIN_S:
+                return  # the queue has more, for other consumers
+            elif now_s - quiet_s > _QUIET_S:
+                answer = await channel.call(channel.raw.queue_declare, self._queue, passive=True)
+                if not answer.message_count:
+                    # What the queue sent before may come after this answer; it comes before that of the next.
+                    await self._set_prefetch(channel, next_prefetch)
+                    return
+                quiet_s = time.monotonic()
             await asyncio.sleep(0.001)
+
+    async def end_consumer(self) -> None:
+        """Cancel the consumer when nothing can be on its way to it."""
+        channel = self.channel
+        if channel is None or not self.consumer_tag:
+            return
+        self.deferred_acks = []
+        try:
+            await self._drain(channel, self.prefetch)
+            await self.cancel_consumer()
+        finally:
+            self.send_deferred_acks()
 
     async def cancel_consumer(self) -> None:
         if self.channel is not None:

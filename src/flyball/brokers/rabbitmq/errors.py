@@ -8,6 +8,7 @@ from pika.exceptions import (
     AuthenticationError,
     ChannelClosed,
     ConnectionClosed,
+    ConnectionOpenAborted,
     IncompatibleProtocolError,
     ProbableAccessDeniedError,
     ProbableAuthenticationError,
@@ -17,12 +18,32 @@ from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such
 from flyball.brokers.rabbitmq.config import RabbitSettings
 from flyball.errors import InvalidValue
 
+# What pika concludes from the moment at which a connection was lost; a server that ends says the same.
+_LOST_ON_THE_WAY = (IncompatibleProtocolError, ProbableAccessDeniedError, ProbableAuthenticationError)
 
-def connection_error(error: BaseException, settings: RabbitSettings) -> BrokerError:
-    """The port's error for a failed connection: wrong password, wrong virtual host, no server."""
+
+def connection_error(
+    error: BaseException, settings: RabbitSettings, *, has_received: bool, stream_lost: bool
+) -> BrokerError:
+    """The port's error for a failed connection: wrong password, wrong virtual host, no server.
+
+    `has_received`: the other side sent something before. `stream_lost`: it ended without a word of the broker.
+    """
     causes = list(_causes(error))
     vhost = settings.vhost
     for cause in causes:
+        if isinstance(cause, IncompatibleProtocolError) and has_received:
+            return Unreachable(f"what answers at {settings.display_url} does not speak AMQP: check the port")
+        if isinstance(cause, _LOST_ON_THE_WAY) and stream_lost:
+            return Unreachable(
+                f"{settings.display_url} accepted the connection and closed it: check the port and that the "
+                "server runs, behind a proxy too"
+            )
+        if isinstance(cause, ConnectionOpenAborted):
+            return Unreachable(
+                f"{settings.display_url} accepts connections and does not answer: check the port, and whether the "
+                "server hangs"
+            )
         code = cause.reply_code if isinstance(cause, ConnectionClosed) else None
         if isinstance(cause, ProbableAuthenticationError | AuthenticationError) or code == 403:
             return LoginRefused(f"{settings.display_url} refused the login: check user and password")
@@ -31,8 +52,6 @@ def connection_error(error: BaseException, settings: RabbitSettings) -> BrokerEr
                 f"{settings.display_url} has no virtual host {vhost!r} for this user: "
                 "name another one after the host, or have it created"
             )
-        if isinstance(cause, IncompatibleProtocolError):
-            return Unreachable(f"what answers at {settings.display_url} does not speak AMQP: check the port")
         if isinstance(cause, ssl.SSLError):
             return Unreachable(
                 f"no TLS connection to {settings.display_url}: {cause.reason or cause}; check port and ca_file"
@@ -72,4 +91,7 @@ def channel_error(error: BaseException, channel: str, display_url: str) -> Broke
         if code == 403:
             return LoginRefused(f"{display_url} does not allow this on {channel!r}: {text}")
         return InvalidValue(f"{display_url} refused this on {channel!r}: {text}")
+    # The code is that of any internal error: only the name of the feature, in the text, says which.
+    if isinstance(error, ConnectionClosed) and "transient_nonexcl_queues" in str(error.reply_text):
+        return InvalidValue(f"{display_url} permits durable queues only; declare {channel!r} with durable=True")
     return Unreachable(f"the connection to {display_url} was lost during a request about {channel!r}: {error!r}")

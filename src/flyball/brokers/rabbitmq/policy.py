@@ -36,6 +36,16 @@ class DeliveryCounting:
     known: bool = True
 
 
+def limits_by_default(version: str) -> bool:
+    """Whether quorum queues of this version of RabbitMQ have a delivery limit unless they are declared without.
+
+    >>> [limits_by_default(version) for version in ("3.10.8", "4.3.6", "")]
+    [False, True, False]
+    """
+    major = version.partition(".")[0]
+    return major.isdecimal() and int(major) >= 4
+
+
 # --- prefetch -------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,9 @@ On a queue that counts deliveries (quorum) a return is not free. There at most o
 consumers are exchanged and after the window has become narrower; a message goes back at most once, and not at all
 where that would bring it within one of its limit.
 
+A queue of a group has one reader at a time (`sole`), so what is parked is lost to nobody. It stays and is handled
+before the queue has another reader: what goes back could come after later messages.
+
 `policy` makes these decisions, `consumer_switch` exchanges consumers at the broker.
 """
 
@@ -28,10 +31,11 @@ from typing import Any
 
 from pika.exceptions import AMQPError
 
+from flyball.backoff import ReconnectDelay
 from flyball.brokers.core.dedup import FinishedIds
 from flyball.brokers.core.receiver import BaseReceiver
 from flyball.brokers.core.round_trip import SLACK_S, RoundTrip
-from flyball.brokers.port import BrokerError, Delivery, NoSuchChannel
+from flyball.brokers.port import BrokerError, Delivery
 from flyball.brokers.rabbitmq import policy
 from flyball.brokers.rabbitmq.codec import APP_ID, from_wire
 from flyball.brokers.rabbitmq.connection import Link
@@ -47,6 +51,7 @@ class RabbitReceiver(BaseReceiver):
     """See `port.Receiver`.
 
     `count_queue` asks for (messages ready, consumers) of the queue, `ask_counting` how it counts deliveries.
+    `sole`: nobody else reads the queue at the same time; `exclusive` lets the broker refuse others.
     """
 
     def __init__(
@@ -60,6 +65,8 @@ class RabbitReceiver(BaseReceiver):
         count_queue: Callable[[str], Awaitable[tuple[int, int]]],
         ask_counting: Callable[[str], Awaitable[DeliveryCounting]],
         finished: FinishedIds | None,
+        sole: bool = False,
+        exclusive: bool = False,
     ) -> None:
         super().__init__(window)
         self._link = link
@@ -70,6 +77,7 @@ class RabbitReceiver(BaseReceiver):
         self._ask_counting = ask_counting
         self._counting = DeliveryCounting(counts=False)
         self._finished = finished
+        self._sole, self._exclusive = sole, exclusive
         self._switch = ConsumerSwitch(self, queue, display_url)
         self._parked: deque[Delivery] = deque()
         self._foreign: set[int] = set()  # tags of messages whose ids other programs made
@@ -77,6 +85,7 @@ class RabbitReceiver(BaseReceiver):
         self._last_tag = 0
         self._last_hand_out_s = time.monotonic()
         self._failure: FlyballError | None = None
+        self._reconnect_delay = ReconnectDelay()
         self._round_trip: RoundTrip | None = None  # where the round trip counts
         self._counted_tag = 0  # where it counts: the last delivery that was counted
         self._wake_tag = _NO_TAG  # … and the one that frees enough slots to wake the caller
@@ -124,7 +133,10 @@ class RabbitReceiver(BaseReceiver):
         self._wake_tag = self._last_tag + max(1, self._window // 16)
 
     async def open(self) -> None:
-        await self._connect()
+        try:
+            await self._connect()
+        except (AMQPError, TimeoutError) as error:  # such as another one's exclusive consumer
+            raise channel_error(error, self.queue, self._display_url) from None
         self._link.on_lost.append(self._on_loss)
         self._link.pending_answers += 1
         self._maintenance = asyncio.create_task(self._maintain())
@@ -151,7 +163,9 @@ class RabbitReceiver(BaseReceiver):
         repeats = []
         while parked and len(deliveries) < limit:
             delivery = parked.popleft()
-            if finished.contains(delivery.message.id, now_s) and delivery.tag not in self._foreign:
+            if finished.contains((delivery.channel, delivery.message.id), now_s) and (
+                delivery.tag not in self._foreign
+            ):
                 repeats.append(delivery)
             else:
                 deliveries.append(delivery)
@@ -163,10 +177,10 @@ class RabbitReceiver(BaseReceiver):
         if self._finished is not None:
             foreign = self._foreign
             if foreign:
-                ids = [delivery.message.id for delivery in deliveries if delivery.tag not in foreign]
+                ids = [(each.channel, each.message.id) for each in deliveries if each.tag not in foreign]
                 foreign.difference_update([delivery.tag for delivery in deliveries])
             else:
-                ids = [delivery.message.id for delivery in deliveries]
+                ids = [(each.channel, each.message.id) for each in deliveries]
             self._finished.add(ids, time.monotonic())
         if self._switch.deferred_acks is not None:
             self._switch.deferred_acks += deliveries
@@ -217,7 +231,7 @@ class RabbitReceiver(BaseReceiver):
         self._parked.clear()
         channel, self._switch.channel = self._switch.channel, None
         if channel is not None:
-            await channel.close()
+            await self._link.close_channel(channel)
 
     def set_window(self, window: int) -> None:
         super().set_window(window)
@@ -230,11 +244,14 @@ class RabbitReceiver(BaseReceiver):
 
     # --- deliveries -------------------------------------------------------------------------------------------
 
-    def on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+    def on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        properties = channel.connection.large_properties.pop(channel.channel_number, properties)
         self._deliver(method.delivery_tag, method.redelivered, method.routing_key, properties, body)
 
     def _deliver(self, number: int, redelivered: bool, routing_key: str, properties: Any, body: bytes) -> None:
-        message, count = from_wire(properties, body)
+        # Nothing may be raised here: it would end the connection, and the message would come again, and again.
+        message, count, unreadable = from_wire(properties, body)
+        unreadable = properties.unreadable or unreadable
         self._last_tag = tag = self._base + number
         if properties.app_id != APP_ID and self._finished is not None:
             self._foreign.add(tag)
@@ -243,19 +260,23 @@ class RabbitReceiver(BaseReceiver):
             self._wake_tag = _NO_TAG
             self._notify()
         if not redelivered:
-            self._parked.append(Delivery(message, channel, tag, False, 1))
+            self._parked.append(Delivery(message, channel, tag, False, 1, None, None, unreadable))
             return
         if count is not None:
             if not self._counting.counts:
                 self._counting = DeliveryCounting(counts=True)
             count += 1
-        self._parked.append(Delivery(message, channel, tag, True, count))
+        self._parked.append(Delivery(message, channel, tag, True, count, None, None, unreadable))
 
     # --- for the exchange of consumers ------------------------------------------------------------------------
 
     @property
     def counts_deliveries(self) -> bool:
         return self._counting.counts
+
+    @property
+    def exclusive(self) -> bool:
+        return self._exclusive
 
     @property
     def unacknowledged(self) -> int:
@@ -306,18 +327,25 @@ class RabbitReceiver(BaseReceiver):
         channel.raw.add_on_cancel_callback(lambda _: self._on_cancel())
         self._switch.use(channel)
         self._base = self._last_tag
+        self._reconnect_delay.opened(time.monotonic())
         await self._switch.exchange()
 
     async def _reconnect(self) -> None:
         if self._switch.channel is None or not self._switch.channel.is_open:
+            await asyncio.sleep(self._reconnect_delay.remaining_s(time.monotonic()))
             await self._connect()
 
     def _on_cancel(self) -> None:
-        """The broker ended the consumer: the queue was deleted, or its node went away."""
-        self._switch.consumer_tag = ""
-        self.fail(NoSuchChannel(f"the queue {self.queue!r} on {self._display_url} was deleted: declare it again"))
+        """The broker ended the consumer: the queue was deleted, its node went away, or an ack took too long (4.3).
+
+        A new channel finds out which: without a queue it fails, otherwise it receives again what was in flight.
+        """
+        if self._switch.channel is not None:
+            with suppress(AMQPError):
+                self._switch.channel.raw.close()
 
     def _on_loss(self) -> None:
+        self._reconnect_delay.lost(time.monotonic())
         self._switch.lose()
         if self._round_trip is not None:
             self._round_trip.reset()
@@ -348,7 +376,7 @@ class RabbitReceiver(BaseReceiver):
             self._round_trip.add_probe(answer_s)
 
     async def _should_stop_consuming(self) -> bool:
-        if not policy.is_idle(time.monotonic() - self._last_hand_out_s):
+        if self._sole or not policy.is_idle(time.monotonic() - self._last_hand_out_s):
             return False
         if not any(map(self.may_return, self._parked)):
             return False
@@ -380,6 +408,8 @@ class RabbitReceiver(BaseReceiver):
             channel.raw.basic_nack(delivery.tag - self._base, requeue=True)
 
     def may_return(self, delivery: Delivery) -> bool:
+        if self._sole:
+            return False  # the next reader could overtake it: quorum queues take back what is returned late
         known = self._counting.known or not self._counting.counts
         return known and policy.may_return(
             redelivered=delivery.redelivered, attempt=delivery.attempt, limit=self._counting.limit
@@ -389,7 +419,10 @@ class RabbitReceiver(BaseReceiver):
         await self._switch.stop_step()
         with suppress(AMQPError, TimeoutError):
             self._switch.send_deferred_acks()
-            await self._stop_consuming()
+            if self._sole:
+                await self._switch.end_consumer()
+            else:
+                await self._stop_consuming()
         rest = list(self._parked)
         self._parked.clear()
         self._in_flight.update([(delivery.tag, delivery) for delivery in rest])

@@ -7,7 +7,9 @@ import base64
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 from urllib.parse import quote
 
@@ -81,7 +83,12 @@ class StreamAdmin:
         client = await self.client()
         for number in range(await client.partitions(log)):
             with suppress(exceptions.StreamDoesNotExist):
-                await client.delete_stream(stream_name(log, number))
+                try:
+                    await client.delete_stream(stream_name(log, number))
+                except FAILURES as error:
+                    if isinstance(error, exceptions.StreamDoesNotExist):
+                        raise
+                    raise to_broker_error(error, self.settings, log) from None
         await asyncio.to_thread(self._delete_groups, log)
 
     def _delete_groups(self, log: str) -> None:
@@ -157,12 +164,7 @@ class StreamAdmin:
 
     async def logs(self) -> dict[str, int]:
         """All logs and their partitions, by their streams' names."""
-        partitions: dict[str, int] = {}
-        for name, kind in await asyncio.to_thread(self._queues):
-            log, dash, number = name.rpartition("-")
-            if kind == "stream" and dash and number.isdecimal():
-                partitions[log] = max(partitions.get(log, 0), int(number) + 1)
-        return partitions
+        return count_partitions(name for name, kind in await asyncio.to_thread(self._queues) if kind == "stream")
 
     def _queues(self) -> list[tuple[str, str]]:
         """(name, type) of every queue, from the management API: neither protocol can list."""
@@ -187,6 +189,17 @@ class StreamAdmin:
 
     async def close(self) -> None:
         await self._client.abandon()
+
+
+def count_partitions(streams: Iterable[str]) -> dict[str, int]:
+    """The logs among streams, with their partitions; those of other programs may have numbers in their names, too.
+
+    >>> count_partitions(["orders-1", "orders-0", "orders-7", "sensor-77", "audit"])
+    {'orders': 2}
+    """
+    names = set(streams)
+    logs = (name.removesuffix("-0") for name in sorted(names) if name.endswith("-0"))
+    return {log: next(number for number in count() if stream_name(log, number) not in names) for log in logs}
 
 
 def _is_group_queue(queue: str, log: str) -> bool:

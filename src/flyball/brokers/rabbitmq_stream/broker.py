@@ -53,7 +53,7 @@ class StreamBroker(LogBroker[StreamReceiver]):
         partitions = await self._admin.partitions(check_name(channel))
         sender = StreamSender(self._settings, channel, partitions, producer)
         await sender.open()
-        self._senders.append(sender)
+        self._senders = [*(each for each in self._senders if not each.closed), sender]
         return sender
 
     async def subscribe(
@@ -76,16 +76,21 @@ class StreamBroker(LogBroker[StreamReceiver]):
             for log in logs:
                 starts |= {partition: end for partition, (_, end) in (await self._admin.all_bounds(log)).items()}
         receiver = StreamReceiver(self._settings, group, window, find_logs)
-        await receiver.join(logs, starts)
+        try:
+            await receiver.join(logs, starts)
+        except BaseException:
+            await receiver.close()  # else its membership would keep partitions from the others
+            raise
         return self._register_receiver(receiver)
 
     async def read(self, log: str, partition: int, start: int, stop: int) -> AsyncIterator[Sequence[Record]]:
         first, end = await self._admin.bounds(log, partition)
         async for chunk in read_chunks(self._settings, log, partition, max(start, first), min(stop, end)):
-            yield [
-                Record(partition, offset, decode(raw, log, offset), chunk.stored_time_s)
-                for offset, raw in enumerate(chunk.entries, chunk.first)
-            ]
+            records = []
+            for offset, raw in enumerate(chunk.entries, chunk.first):
+                message, unreadable = decode(raw, log, offset)
+                records.append(Record(partition, offset, message, chunk.stored_time_s, unreadable))
+            yield records
 
     async def bounds(self, log: str, partition: int) -> tuple[int, int]:
         return await self._admin.bounds(log, partition)

@@ -10,6 +10,7 @@ from rstream import schema
 from rstream.constants import OffsetType
 
 from flyball.brokers.port import Unreachable
+from flyball.brokers.rabbitmq_stream.codec import UnreadableEntry
 from flyball.brokers.rabbitmq_stream.connection import (
     FAILURES,
     StreamClient,
@@ -18,6 +19,7 @@ from flyball.brokers.rabbitmq_stream.connection import (
     stream_name,
     to_broker_error,
 )
+from flyball.futures import wait_at_most
 
 _CHUNK_TIMEOUT_S = 15.0
 _EMPTY_S = 0.5
@@ -37,11 +39,61 @@ class Chunk:
         return self.first + len(self.entries)
 
 
+ChunkMark = tuple[int, int]
+"""First offset and time of a chunk: streams of the same name that exist one after the other share none."""
+
+
+def is_other_stream(at: int, last: ChunkMark | None, first: int, end: int, time_ms: int) -> bool:
+    """Whether a chunk [first, end), sent by the server for the offset before `at`, is of another stream.
+
+    That is one that was declared again under the same name. `last` is the chunk in which reading ended, if known.
+    A stream that still has its offset `at - 1` sends the chunk that contains it; a later one means that what was
+    before is past its retention.
+
+    >>> is_other_stream(30, (20, 1000), 20, 30, 1000), is_other_stream(30, (20, 1000), 40, 50, 2000)
+    (False, False)
+    >>> is_other_stream(30, (20, 1000), 0, 40, 3000), is_other_stream(30, None, 0, 5, 3000)
+    (True, True)
+    """
+    if first >= at:
+        return False
+    return end < at or (last is not None and last != (first, time_ms))
+
+
 def to_chunk(frame: schema.Deliver, start: int) -> Chunk:
     """A chunk from `start` on: the server sends the whole chunk that contains the requested offset."""
     skip = max(start - frame.chunk_first_offset, 0)
-    entries = frame.get_messages()
+    try:
+        entries = frame.get_messages()
+    except Exception:  # noqa: BLE001  what a decoder of compressed data raises can be anything
+        entries = _readable_entries(frame)
     return Chunk(frame.chunk_first_offset + skip, entries[skip:] if skip else entries, frame.timestamp / 1000)
+
+
+def _readable_entries(frame: schema.Deliver) -> list[bytes]:
+    """The entries of a chunk in which some producer put entries together in a way that cannot be undone here."""
+    data, at = frame.data, 0
+    entries: list[bytes] = []
+    while len(entries) < frame.num_records and at < len(data):
+        kind = data[at]
+        if not kind & 0x80:
+            end = at + 4 + int.from_bytes(data[at : at + 4])
+            entries.append(data[at + 4 : end])
+            at = end
+            continue
+        count = int.from_bytes(data[at + 1 : at + 3])
+        start = at + 11
+        end = start + int.from_bytes(data[at + 7 : start])
+        try:
+            entries += schema.SubEntryChunk.read(data, kind, at + 1)[0]
+        except Exception as error:  # noqa: BLE001  as above
+            reason = f"{count} messages are compressed and cannot be read ({type(error).__name__}: {error})"
+            # The first one holds all there is: copies for each of them would be many times as large.
+            entries += [UnreadableEntry(data[start:end], reason), *[UnreadableEntry(b"", reason)] * (count - 1)]
+        at = end
+    missing = frame.num_records - len(entries)
+    entries += [UnreadableEntry(b"", "the chunk that contains it ends before it")] * missing
+    return entries[: frame.num_records]
 
 
 class ChunkReader:
@@ -56,7 +108,7 @@ class ChunkReader:
         cls, settings: StreamSettings, log: str, partition: int, spec: schema.OffsetSpec
     ) -> ChunkReader:
         frames: asyncio.Queue[schema.Deliver | None] = asyncio.Queue()
-        client = await StreamClient.open_to(settings, lambda: frames.put_nowait(None))
+        client = await StreamClient.open_to(settings, lambda _: frames.put_nowait(None))
         arrived: Callable[[schema.Deliver], None] = frames.put_nowait
         client.add_handler(schema.Deliver, arrived, name="0")
         await client.run_queue_listener_task(0, arrived)
@@ -70,7 +122,7 @@ class ChunkReader:
     async def next(self, timeout_s: float) -> schema.Deliver | None:
         """The next chunk; None: none came in time."""
         try:
-            frame = await asyncio.wait_for(self._frames.get(), timeout_s)
+            frame = await wait_at_most(self._frames.get(), timeout_s)
         except TimeoutError:
             return None
         if frame is None:

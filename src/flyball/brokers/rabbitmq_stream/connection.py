@@ -26,9 +26,11 @@ from rstream.constants import Key, OffsetType
 
 from flyball.backoff import delays_s
 from flyball.brokers.core.dedup import MAX_IDS
+from flyball.brokers.core.tcp_progress import tcp_progress
 from flyball.brokers.port import BrokerError, LoginRefused, Unreachable, no_such_channel
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
+from flyball.futures import wait_at_most
 
 # Its warnings reach the caller as exceptions.
 logging.getLogger("rstream").addHandler(logging.NullHandler())
@@ -36,9 +38,11 @@ logging.getLogger("rstream").propagate = False
 
 _FRAME_MAX = 64 << 20
 _HEARTBEAT_S = 10
-_ANSWER_S = 10.0
+LOGIN_S = 5.0
+"""A login that takes longer is given up, and tried again by whoever needs it: the port of a server that is just
+starting, or of a proxy in front of it, may accept a connection and never answer."""
 _MOST_PARTITIONS = 250  # one byte numbers the publishers and subscriptions of a connection
-_ENVELOPE_BYTES = 1 << 16
+_ENVELOPE_BYTES = 1 << 17  # for id, key and headers: more than MAX_HEADERS_BYTES
 _OK = 1
 _NOT_AVAILABLE = 6
 _METADATA_ATTEMPTS = 30
@@ -107,9 +111,9 @@ def _decode(raw: bytes) -> schema.Frame:
 
 
 class StreamClient(Client):
-    """One connection; `on_loss` is called when it breaks."""
+    """One connection; `on_loss` is called with it when it breaks."""
 
-    def __init__(self, settings: StreamSettings, on_loss: Callable[[], None]) -> None:
+    def __init__(self, settings: StreamSettings, on_loss: Callable[[StreamClient], None]) -> None:
         super().__init__(
             settings.host,
             settings.port,
@@ -117,17 +121,18 @@ class StreamClient(Client):
             frame_max=_FRAME_MAX,
             heartbeat=_HEARTBEAT_S,
             connection_name="flyball",
-            connection_closed_handler=lambda _: self._handle_close(),
+            connection_closed_handler=lambda _: None,  # rstream would log it; see _listener
         )
         self.settings = settings
         self._on_loss = on_loss
-        self.add_stream("any")  # rstream reports a lost connection only if it has streams
 
     @classmethod
-    async def open_to(cls, settings: StreamSettings, on_loss: Callable[[], None] = lambda: None) -> StreamClient:
+    async def open_to(
+        cls, settings: StreamSettings, on_loss: Callable[[StreamClient], None] = lambda _: None
+    ) -> StreamClient:
         client = cls(settings, on_loss)
         try:
-            await asyncio.wait_for(client._log_in(), _ANSWER_S)
+            await wait_at_most(client._log_in(), LOGIN_S)
         except (OSError, ConnectionClosed, TimeoutError) as error:
             await client.abandon()
             raise Unreachable(
@@ -139,6 +144,9 @@ class StreamClient(Client):
             raise LoginRefused(
                 f"{settings.url} refused the login: check user, password and virtual host ({type(error).__name__})"
             ) from None
+        except BaseException:  # the caller gave up: nobody else would end the connection
+            await client.abandon()
+            raise
         return client
 
     async def _log_in(self) -> None:
@@ -150,15 +158,59 @@ class StreamClient(Client):
         url = self.settings.url
         await self.authenticate(self.settings.vhost, url.user or "guest", url.password or "guest")
 
+    async def _listener(self) -> None:
+        """Read until the connection is lost.
+
+        However the loss was noticed: rstream calls its own handler for a failed read only. After a failed write
+        (a login to a port that resets the connection at once) requests would wait for their answers, and whoever
+        uses the connection would not open another one.
+        """
+        await super()._listener()
+        self._handle_close()
+
     def _handle_close(self) -> None:
         for task in self._tasks.values():
             if task is not asyncio.current_task():
                 task.cancel()
-        self._on_loss()
+        self._fail_requests()
+        self._on_loss(self)
+
+    def _fail_requests(self) -> None:
+        """End the requests that wait for an answer: none will come."""
+        for waiter in list(self._waiters.values()):
+            if not waiter.done():
+                waiter.set_exception(ConnectionClosed())
+                waiter.exception()  # its request may have ended already: asyncio would log that nobody looked
 
     def _on_metadata_update(self, _: schema.MetadataUpdate) -> None:
         """A stream lost its leader or was deleted: the server has forgotten our publishers and subscriptions."""
         self.cut()
+
+    async def send_frame(self, frame: schema.Frame, version: int = 1) -> None:
+        """Write a frame; a request fails at once if the connection is lost.
+
+        rstream's own method writes nothing then and does not say so: the request would wait its full time for the
+        answer.
+        """
+        if self.is_connection_alive():
+            await super().send_frame(frame, version)
+        if not self.is_connection_alive():
+            self._fail_requests()
+
+    async def send_messages(self, frame: schema.Publish) -> None:
+        """Write a frame; raises one of `FAILURES` if the connection is lost (rstream's own method is silent then).
+
+        The frame is written as a whole or not at all, also if the caller is cancelled while the socket is full.
+        """
+        if self._conn is None or not self.is_connection_alive():
+            raise ConnectionClosed
+        await self._conn.write_frame_publish(frame)
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """What the server's kernel has acknowledged of what was sent."""
+        writer = None if self._conn is None else self._conn._writer
+        return 0 if writer is None else tcp_progress(writer.get_extra_info("socket")).acknowledged_bytes
 
     def cut(self) -> None:
         """End the connection as if it had broken: all is set up again on the next one."""
@@ -173,6 +225,7 @@ class StreamClient(Client):
                 await self.stop_task(name)
         self.cut()
         self._conn = None
+        self._fail_requests()
 
     @property
     def max_body_bytes(self) -> int:
@@ -187,7 +240,7 @@ class StreamClient(Client):
                 answer = await self.sync_request(
                     request, resp_schema=schema.MetadataResponse, raise_exception=False
                 )
-            except TimeoutError:
+            except (OSError, ConnectionClosed):  # also after a time without an answer
                 raise Unreachable(f"{self.settings.url} does not answer") from None
             codes = {each.name: each.response_code for each in answer.metadata}
             # A server that has just come back knows its streams before it can serve them.

@@ -25,15 +25,18 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError, ChannelClosed, ProbableAuthenticationError
 
-from flyball.backoff import delays_s
+from flyball.backoff import ENDLESS, ReconnectDelay, delays_s
+from flyball.brokers.core import pika_logs
 from flyball.brokers.core.positions import Partition
-from flyball.brokers.port import LoginRefused, Unreachable
-from flyball.brokers.rabbitmq_stream.connection import StreamSettings
+from flyball.brokers.port import BrokerError, LoginRefused, Unreachable
+from flyball.brokers.rabbitmq_stream.connection import LOGIN_S, StreamSettings
 
-# Without a handler Python prints the library's warnings; its errors reach the caller as exceptions.
-logging.getLogger("pika").addHandler(logging.NullHandler())
+pika_logs.install()
+
+logger = logging.getLogger(__name__)  # `log` is a log of messages here
 
 _TICK_S = 0.25
 _MEMBERS, _SHORTAGE = "members", "hungry"  # in the names of queues at the broker
@@ -62,21 +65,24 @@ def open_amqp(settings: StreamSettings) -> pika.BlockingConnection:
     url = settings.url
     options = None if settings.tls is None else pika.SSLOptions(settings.tls, settings.host)
     try:
-        return pika.BlockingConnection(
-            pika.ConnectionParameters(
-                host=settings.host,
-                port=settings.amqp_port,
-                virtual_host=settings.vhost,
-                credentials=pika.PlainCredentials(url.user or "guest", url.password or "guest"),
-                heartbeat=10,
-                blocked_connection_timeout=10,
-                socket_timeout=5,
-                ssl_options=options,
+        with pika_logs.log_as_details():
+            return pika.BlockingConnection(
+                pika.ConnectionParameters(
+                    host=settings.host,
+                    port=settings.amqp_port,
+                    virtual_host=settings.vhost,
+                    credentials=pika.PlainCredentials(url.user or "guest", url.password or "guest"),
+                    heartbeat=10,
+                    blocked_connection_timeout=10,
+                    socket_timeout=LOGIN_S,
+                    stack_timeout=LOGIN_S,
+                    ssl_options=options,
+                )
             )
-        )
     except ProbableAuthenticationError:
         raise LoginRefused(f"{url} refused the login over AMQP: check user and password") from None
-    except (AMQPError, OSError):
+    # pika: AMQPConnectorException if the login takes too long, ValueError if it is reset while it is being made
+    except (AMQPError, AMQPConnectorException, OSError, ValueError):
         raise Unreachable(
             f"no AMQP server answers at {settings.host}:{settings.amqp_port}, where groups of {url} keep their "
             "state: set its option amqp_port"
@@ -90,7 +96,7 @@ def peek_position(channel: Any, group: str, partition: Partition, attempts: int 
         frame, _, body = channel.basic_get(name)
         if frame is not None:
             channel.basic_nack(frame.delivery_tag, requeue=True)
-            return int(body)
+            return int(body) if body.isdigit() else None
         if attempt < attempts - 1:
             time.sleep(0.015)
     return None
@@ -118,13 +124,20 @@ class GroupMembership:
         self._connection: Any = None
         self._channel: Any = None
         self._stopping = threading.Event()
+        self._lock_deleted = False
+        self._reconnect_delay = ReconnectDelay()
         self._thread = threading.Thread(target=self._run, name="flyball-stream-group", daemon=True)
 
     def start(self, logs: Mapping[str, int], starts: Mapping[Partition, int]) -> None:
         """Connect, fix where the group begins in partitions it does not know yet, and join the group. Blocks."""
         self._connect()
-        for log, partitions in logs.items():
-            self._join(log, partitions, starts)
+        try:
+            for log, partitions in logs.items():
+                self._join(log, partitions, starts)
+        except BaseException:
+            with suppress(AMQPError, OSError):
+                self._connection.close()
+            raise
         self._thread.start()
 
     def add(self, log: str, partitions: int) -> None:
@@ -160,40 +173,62 @@ class GroupMembership:
         while not self._stopping.is_set():
             try:
                 self._run_once()
-            except (AMQPError, OSError):
+            except Exception as error:  # a fault of the client library must not end this thread either
+                if not isinstance(error, AMQPError | OSError):
+                    logger.exception("group %s: its connection failed in an unexpected way", self._group)
                 self._reader.on_loss()
                 for each in self._logs.values():
                     each.owned.clear()
+                with self._lock:
+                    self._positions.clear()  # they are those of partitions that are no longer ours
                 self._reconnect()
         with suppress(AMQPError, OSError):
             self._store_now()
             self._connection.close()
 
     def _reconnect(self) -> None:
-        for delay_s in delays_s(1000, longest_s=2.0):
+        if self._connection.is_open:  # it failed in another way: the server would keep its locks
+            with suppress(AMQPError, OSError):
+                self._connection.close()
+        self._reconnect_delay.lost(time.monotonic())
+        if self._stopping.wait(self._reconnect_delay.remaining_s(time.monotonic())):
+            return
+        for delay_s in delays_s(ENDLESS, longest_s=2.0):
             if self._stopping.wait(delay_s):
                 return
-            with suppress(Unreachable, LoginRefused, AMQPError, OSError):
+            try:
                 self._connect()
                 for log, each in self._logs.items():
                     each.shortage_tag = None
+                    self._declare_queues(log, each.partitions)  # who deletes a log deletes them, too
                     self._announce(log)
-                return
+            except (BrokerError, AMQPError, OSError):
+                continue
+            except Exception:  # it must not end this thread either
+                logger.exception("group %s: connecting again failed in an unexpected way", self._group)
+                continue
+            return
 
     def _connect(self) -> None:
         self._connection = open_amqp(self._settings)
         self._channel = self._connection.channel()
+        self._lock_deleted = False
+        self._reconnect_delay.opened(time.monotonic())
 
     def _join(self, log: str, partitions: int, starts: Mapping[Partition, int]) -> None:
         self._logs[log] = _Log(partitions)
+        self._declare_queues(log, partitions)
         for number in range(partitions):
             partition = (log, number)
-            lock, position = queue_names(self._group, partition)
-            self._channel.queue_declare(lock, durable=True)
-            self._channel.queue_declare(position, durable=True, arguments={"x-max-length": 1})
             if peek_position(self._channel, self._group, partition) is None:
                 self._write(partition, starts.get(partition, 0))
         self._announce(log)
+
+    def _declare_queues(self, log: str, partitions: int) -> None:
+        for number in range(partitions):
+            lock, position = queue_names(self._group, (log, number))
+            self._channel.queue_declare(lock, durable=True)
+            self._channel.queue_declare(position, durable=True, arguments={"x-max-length": 1})
 
     def _announce(self, log: str) -> None:
         for kind in (_MEMBERS, _SHORTAGE):
@@ -230,6 +265,8 @@ class GroupMembership:
         deadline = time.monotonic() + _TICK_S
         while time.monotonic() < deadline and not self._stopping.is_set():
             self._connection.process_data_events(0.05)
+            if self._lock_deleted:
+                raise ConnectionError("a lock of this group was deleted, and so was its log")
 
     def _balance(self, log: str, each: _Log) -> None:
         members = max(self._count(_MEMBERS, log), 1)
@@ -253,6 +290,7 @@ class GroupMembership:
 
     def _try_lock(self, log: str, each: _Log, number: int) -> None:
         channel = self._connection.channel()
+        channel.add_on_cancel_callback(self._on_lock_deleted)
         lock = queue_names(self._group, (log, number))[0]
         try:
             channel.basic_consume(lock, lambda *_: None, exclusive=True)
@@ -261,6 +299,10 @@ class GroupMembership:
         each.owned[number] = channel
         position = peek_position(self._channel, self._group, (log, number), attempts=50)
         self._reader.on_gain((log, number), position or 0)
+
+    def _on_lock_deleted(self, _: object) -> None:
+        """Every partition is locked anew: the next log of this name begins at its first message."""
+        self._lock_deleted = True
 
     def _release_partition(self, log: str, each: _Log, number: int) -> None:
         position = self._reader.on_release((log, number))

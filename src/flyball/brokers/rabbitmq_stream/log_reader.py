@@ -67,7 +67,7 @@ class StreamLogReader:
         try:
             while (chunk := self._run(_next(chunks))) is not None:
                 bodies = [
-                    decode(raw, self._log, offset).body for offset, raw in enumerate(chunk.entries, chunk.first)
+                    decode(raw, self._log, offset)[0].body for offset, raw in enumerate(chunk.entries, chunk.first)
                 ]
                 yield LogChunk(chunk.first, bodies)
         finally:

@@ -8,6 +8,7 @@ exact, and what waits is bounded by the credits.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,11 +17,11 @@ from contextlib import suppress
 from rstream import schema
 from rstream.constants import OffsetType
 
-from flyball.backoff import delays_s
+from flyball.backoff import ENDLESS, ReconnectDelay, delays_s
 from flyball.brokers.core.log_receiver import LogReceiver
 from flyball.brokers.core.positions import Partition
 from flyball.brokers.port import BrokerError, Delivery
-from flyball.brokers.rabbitmq_stream.chunks import Chunk, to_chunk
+from flyball.brokers.rabbitmq_stream.chunks import Chunk, ChunkMark, bounds, is_other_stream, to_chunk
 from flyball.brokers.rabbitmq_stream.codec import decode
 from flyball.brokers.rabbitmq_stream.connection import (
     FAILURES,
@@ -31,22 +32,30 @@ from flyball.brokers.rabbitmq_stream.connection import (
 )
 from flyball.brokers.rabbitmq_stream.group import GroupMembership
 
+logger = logging.getLogger(__name__)  # `log` is a log of messages here
+
 _CREDIT = 3
 _WRITE_S = 1.0
 _DISCOVER_S = 1.0
 _RELEASE_S = 10.0
+_CHECK_S = 2.0
 
 
 class _Subscription:
     """One partition that is ours: its subscription and the chunks that wait."""
 
-    __slots__ = ("at", "chunk", "id", "partition", "waiting")
+    __slots__ = ("at", "checked", "client", "id", "last", "partition", "waiting")
 
     def __init__(self, partition: Partition, id: int, position: int) -> None:
         self.partition = partition
         self.id = id
         self.at = position
-        self.chunk: Chunk | None = None
+        self.client: StreamClient | None = None
+        """The connection on which the server sends it; None: not subscribed yet."""
+        self.last: ChunkMark | None = None
+        """The last chunk that came."""
+        self.checked = True
+        """Whether it is known that the server sends the stream in which `at` is a position."""
         self.waiting: deque[Chunk] = deque()
 
 
@@ -60,7 +69,7 @@ class StreamReceiver(LogReceiver):
         window: int,
         find_logs: Callable[[], Awaitable[Mapping[str, int]]] | None,
     ) -> None:
-        super().__init__(window, settings.dedup_ids)
+        super().__init__(window, settings.dedup_ids, one_channel=find_logs is None)
         self._settings = settings
         self._find_logs = find_logs
         self._loop = asyncio.get_running_loop()
@@ -72,6 +81,7 @@ class StreamReceiver(LogReceiver):
         self._storing: asyncio.Task[None] | None = None
         self._unsaved = False
         self._opening = asyncio.Lock()
+        self._reconnect_delay = ReconnectDelay()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def join(self, logs: Mapping[str, int], starts: Mapping[Partition, int]) -> None:
@@ -113,45 +123,96 @@ class StreamReceiver(LogReceiver):
         await self._subscribe(subscription)
 
     async def _subscribe(self, subscription: _Subscription) -> None:
-        for delay_s in delays_s(1000, longest_s=2.0):
+        for delay_s in delays_s(ENDLESS, longest_s=2.0):
             if self._closed or self._subscriptions.get(subscription.partition) is not subscription:
                 return
+            client: StreamClient | None = None
             try:
                 client = await self._connected()
                 stream = stream_name(*subscription.partition)
-                await client.subscribe(
-                    stream, subscription.id, offset_spec(OffsetType.OFFSET, subscription.at), _CREDIT
-                )
-                return
+                # From one before: by that chunk a stream that was declared again is recognised.
+                subscription.checked = subscription.at == 0
+                start = max(subscription.at - 1, 0)
+                await client.subscribe(stream, subscription.id, offset_spec(OffsetType.OFFSET, start), _CREDIT)
+                if client is self._client:  # else it was lost meanwhile
+                    subscription.client = client
+                    if not subscription.checked:
+                        self._start(self._check_end(subscription, client))
+                    return
+            except TimeoutError:
+                # Its connection may be dead without a sign of it: only another one shows.
+                if client is not None:
+                    await self._drop_client(client)
             except (BrokerError, *FAILURES):
-                await asyncio.sleep(delay_s)
+                pass
+            await asyncio.sleep(delay_s)
 
     async def _connected(self) -> StreamClient:
         async with self._opening:
             if self._client is None or not self._client.is_connection_alive():
+                await asyncio.sleep(self._reconnect_delay.remaining_s(time.monotonic()))
                 client = await StreamClient.open_to(self._settings, self._on_connection_loss)
                 client.add_handler(schema.Deliver, self._deliver, name="0")
                 await client.run_queue_listener_task(0, self._deliver)
                 self._client = client
+                self._reconnect_delay.opened(time.monotonic())
             return self._client
 
-    def _on_connection_loss(self) -> None:
+    def _on_connection_loss(self, client: StreamClient) -> None:
         """The stream connection broke; partitions stay ours. Chunks that wait stay valid: continue after them."""
-        self._client = None
+        if self._client is client:
+            self._client = None
+            self._reconnect_delay.lost(time.monotonic())
         for subscription in self._subscriptions.values():
-            self._start(self._subscribe(subscription))
+            if subscription.client is client:  # else it is being subscribed already
+                subscription.client = None
+                self._start(self._subscribe(subscription))
+
+    async def _drop_client(self, client: StreamClient) -> None:
+        self._on_connection_loss(client)
+        await client.abandon()
 
     def _deliver(self, frame: schema.Deliver) -> None:
         subscription = self._by_id.get(frame.subscription_id)
         if subscription is None:
             return
+        first, end = frame.chunk_first_offset, frame.chunk_first_offset + frame.num_records
+        if not subscription.checked:
+            subscription.checked = True
+            if is_other_stream(subscription.at, subscription.last, first, end, frame.timestamp):
+                self._begin_again(subscription)
+                return
+        subscription.last = first, frame.timestamp
         chunk = to_chunk(frame, subscription.at)
-        subscription.at = max(subscription.at, frame.chunk_first_offset + frame.num_records)
+        subscription.at = max(subscription.at, end)
         if chunk.entries:
             subscription.waiting.append(chunk)
             self._notify()
         else:
             self._credit(subscription)
+
+    async def _check_end(self, subscription: _Subscription, client: StreamClient) -> None:
+        """Begin again if the stream ends before our position: then the server sends nothing that shows it."""
+        log, number = subscription.partition
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            if subscription.checked or subscription.client is not client or self._closed:
+                return
+            with suppress(BrokerError, *FAILURES):
+                _, end = await bounds(self._settings, log, number, None)
+                current = self._subscriptions.get(subscription.partition) is subscription
+                if current and 0 < end < subscription.at:
+                    self._begin_again(subscription)
+                    return
+
+    def _begin_again(self, subscription: _Subscription) -> None:
+        """Read from the beginning: the log was deleted, with what waits here of it, and declared again."""
+        log, number = subscription.partition
+        logger.warning("log %s was declared again: partition %d is read from its beginning", log, number)
+        self._by_id.pop(subscription.id, None)
+        if subscription.client is not None:
+            self._start(_unsubscribe(subscription.client, subscription.id))
+        self._start(self._begin(subscription.partition, 0))
 
     def _credit(self, subscription: _Subscription) -> None:
         client = self._client
@@ -178,7 +239,8 @@ class StreamReceiver(LogReceiver):
         log, number = subscription.partition
         entries, offset, tag = chunk.entries[:limit], chunk.first, self._next_tag
         for raw in entries:
-            into.append(Delivery(decode(raw, log, offset), log, tag, False, 1, number, offset))
+            message, unreadable = decode(raw, log, offset)
+            into.append(Delivery(message, log, tag, False, 1, number, offset, unreadable))
             offset += 1
             tag += 1
         self._next_tag, self._delivered_ends[subscription.partition] = tag, offset
@@ -233,22 +295,19 @@ class StreamReceiver(LogReceiver):
         self._by_id.pop(subscription.id, None)
         position = self._positions()[partition]
         self._revoke({partition})
-        if self._client is not None and self._client.is_connection_alive():
-            with suppress(*FAILURES):
-                await self._client.unsubscribe(subscription.id)
+        if self._client is not None:
+            await _unsubscribe(self._client, subscription.id)
         return position
 
     def _drop_all(self) -> None:
-        for subscription in list(self._subscriptions.values()):
-            self._start(self._forget_subscription(subscription))
+        """Every partition is lost. The streams' connection ends too: it may be as dead as that of the group."""
+        client, self._client = self._client, None
         self._revoke(set(self._subscriptions))
         self._subscriptions.clear()
         self._by_id.clear()
-
-    async def _forget_subscription(self, subscription: _Subscription) -> None:
-        if self._client is not None and self._client.is_connection_alive():
-            with suppress(*FAILURES):
-                await self._client.unsubscribe(subscription.id)
+        if client is not None:
+            self._reconnect_delay.lost(time.monotonic())
+            self._start(client.abandon())
 
     async def _discover(self, find_logs: Callable[[], Awaitable[Mapping[str, int]]], known: set[str]) -> None:
         while not self._closed:
@@ -268,3 +327,9 @@ class StreamReceiver(LogReceiver):
         await asyncio.to_thread(self._membership.stop, positions)
         if self._client is not None:
             await self._client.abandon()
+
+
+async def _unsubscribe(client: StreamClient, id: int) -> None:
+    if client.is_connection_alive():
+        with suppress(*FAILURES):
+            await client.unsubscribe(id)

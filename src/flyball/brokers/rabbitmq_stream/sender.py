@@ -2,22 +2,35 @@
 
 A named producer's messages carry its sequence as publishing id (plus one: the server reports 0 for "none yet");
 each stream remembers the highest id of a name, durably, and drops what is not above it. So ids must leave in
-order: one batch at a time is written, though several may wait for confirms.
+order: one batch at a time is written, though several may wait for confirms. A batch that could not be written as a
+whole leaves a gap, and what was to follow it is not written either: the stream would take the missing messages
+for repeats when they come.
 
-**Watchdog.** If nothing was confirmed for half of `confirm_timeout_s`, another connection is opened; if that is
-not answered within the other half, all messages in flight fail as unconfirmed and the connection is dropped.
+**Watchdog.** While messages are out and nothing moves for half of `confirm_timeout_s` (no confirm comes, and the
+server acknowledges no bytes), another connection is opened; if that is not answered within the other half, all
+messages in flight fail as unconfirmed and the connection is dropped. A server that answers has `_PATIENCE_S`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import zlib
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 from rstream import schema
 
-from flyball.brokers.port import BrokerError, Message, SendResult, TooLarge, Unconfirmed, Unreachable
+from flyball.backoff import ReconnectDelay
+from flyball.brokers.core.checks import after_gap, check_batch, partition_of
+from flyball.brokers.core.tcp_progress import MOVED_BYTES
+from flyball.brokers.port import (
+    BrokerError,
+    Message,
+    SendResult,
+    TooLarge,
+    Unconfirmed,
+    Unreachable,
+    is_permanent,
+)
 from flyball.brokers.rabbitmq_stream.codec import encode
 from flyball.brokers.rabbitmq_stream.connection import (
     FAILURES,
@@ -26,29 +39,35 @@ from flyball.brokers.rabbitmq_stream.connection import (
     stream_name,
     to_broker_error,
 )
-from flyball.errors import InvalidValue
+from flyball.futures import wait_at_most
 
 _FRAME_MESSAGES = 1000
 _FRAME_BYTES = 1 << 20
 _PATIENCE_S = 30.0
 _NO_SUCH_PUBLISHER = 18
-
-
-class UnfitMessage(BrokerError, InvalidValue):
-    """A message that cannot be encoded."""
+_KEYLESS_RUN = 256
+"""Messages of a named producer without a key go round the partitions by their number, in runs of this length."""
 
 
 class _Batch:
+    """Messages of one call and their outcomes.
+
+    `broken`: a message in it was not stored, or may not have been, and is to be sent again.
+    """
+
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
         self.results: list[SendResult | None] = [None] * len(messages)
         self.unanswered = len(messages)
         self.done = asyncio.Event()
+        self.broken = False
 
     def settle(self, index: int, result: SendResult) -> None:
         if self.results[index] is None:
             self.results[index] = result
             self.unanswered -= 1
+            if result.error is not None and not is_permanent(result.error):
+                self.broken = True
             if not self.unanswered:
                 self.done.set()
 
@@ -67,10 +86,19 @@ class StreamSender:
         self._producer = producer
         self._client: StreamClient | None = None
         self._writing = asyncio.Lock()
+        self._reconnect_delay = ReconnectDelay()
         self._waiting: list[dict[int, tuple[_Batch, int]]] = [{} for _ in range(partitions)]
-        self._last = [0] * partitions
+        self._stored_ids = [0] * partitions
+        """The highest publishing id that each stream has of this producer, as the server reported or confirmed."""
+        self._last_ids = [0] * partitions
+        """The last publishing id that was used, where there is no producer."""
         self._next_partition = 0
-        self._confirms = 0
+        self._unfinished: list[_Batch] = []
+        """Batches whose calls have not returned, in the order of the calls."""
+        self._watcher: asyncio.Task[None] | None = None
+        self._progress_s = 0.0
+        self._acknowledged_bytes = 0
+        self.closed = False
 
     @property
     def blocked(self) -> bool:
@@ -79,139 +107,204 @@ class StreamSender:
 
     async def open(self) -> None:
         """Connect, and query what each stream already has of this producer."""
-        if self._client is not None and self._client.is_connection_alive():
-            return
+        self._check_open()
+        if self._client is not None:
+            if self._client.is_connection_alive():
+                return
+            await self._drop(self._client)
+        await asyncio.sleep(self._reconnect_delay.remaining_s(time.monotonic()))
         client = await StreamClient.open_to(self._settings, self._on_loss)
         client.add_handler(schema.PublishConfirm, self._on_confirm)
         client.add_handler(schema.PublishError, self._on_error)
         try:
             for number in range(self._partitions):
-                name = stream_name(self._log, number)
-                await client.declare_publisher(name, self._producer, number)
-                if self._producer is not None:
-                    self._last[number] = await client.query_publisher_sequence(name, self._producer)
+                await client.declare_publisher(stream_name(self._log, number), self._producer, number)
+            await self._query_stored(client)
+            self._check_open()
         except FAILURES as error:
             await client.abandon()
             raise to_broker_error(error, self._settings, self._log) from None
+        except BaseException:
+            await client.abandon()
+            raise
         self._client = client
+        self._acknowledged_bytes = client.acknowledged_bytes
+        self._reconnect_delay.opened(time.monotonic())
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Unreachable(f"this sender to {self._log!r} is closed: open another")
+
+    async def _query_stored(self, client: StreamClient) -> None:
+        if self._producer is not None:
+            for number in range(self._partitions):
+                name = stream_name(self._log, number)
+                self._stored_ids[number] = await client.query_publisher_sequence(name, self._producer)
 
     async def last_sequence(self) -> int | None:
         if self._producer is None:
             return None
-        await self.open()
-        highest = max(self._last)
+        async with self._writing:
+            await self.open()
+            assert self._client is not None
+            try:
+                await self._query_stored(self._client)
+            except FAILURES as error:
+                raise to_broker_error(error, self._settings, self._log) from None
+        highest = max(self._stored_ids)
         return highest - 1 if highest else None
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         if not messages:
             return []
-        batch = _Batch(messages)
-        async with self._writing:
+        messages, unfit = check_batch(messages)
+        batch, before = _Batch(messages), tuple(self._unfinished)
+        for index, reason in unfit.items():
+            batch.settle(index, SendResult(messages[index].id, reason))
+        self._begin_watching(batch)
+        try:
             try:
-                await self.open()
-                await self._write(batch, sequence if self._producer is not None else None)
-            except Unreachable as error:
-                batch.fail(Unconfirmed(f"{error}: send it again with the same id"))
-            except BrokerError as error:
-                batch.fail(error)
-        await self._wait_for_confirms(batch)
+                async with self._writing:
+                    await self._open_and_write(batch, sequence if self._producer is not None else None, before)
+            except BaseException:
+                batch.broken = True
+                raise
+            await batch.done.wait()
+        finally:
+            self._unfinished.remove(batch)
         return [result for result in batch.results if result is not None]
+
+    async def _open_and_write(self, batch: _Batch, sequence: int | None, before: Sequence[_Batch]) -> None:
+        """Write a batch; on a failure everything in it that has no result yet fails."""
+        try:
+            await self.open()
+            if sequence is not None and any(each.broken for each in before):
+                batch.fail(after_gap(self._producer))
+            else:
+                await self._write(batch, sequence)
+        except Unreachable as error:
+            batch.fail(Unconfirmed(f"{error}: send it again with the same id"))
+        except BrokerError as error:
+            batch.fail(error)
+        except FAILURES:
+            if self._client is not None:
+                await self._drop(self._client)
+            batch.fail(self._unconfirmed())
 
     async def _write(self, batch: _Batch, sequence: int | None) -> None:
         assert self._client is not None
-        limit = self._client.max_body_bytes
+        limit, single = self._client.max_body_bytes, self._partitions == 1
         self._next_partition = (self._next_partition + 1) % self._partitions
         frames: list[list[schema.Message]] = [[] for _ in range(self._partitions)]
+        entries: list[list[tuple[int, tuple[_Batch, int]]]] = [[] for _ in range(self._partitions)]
         sizes = [0] * self._partitions
         for index, message in enumerate(batch.messages):
-            if self._partitions == 1:
-                number = 0
-            else:
-                number = (
-                    self._next_partition if message.key is None else zlib.crc32(message.key) % self._partitions
-                )
-            if sequence is not None and sequence + index + 1 <= self._last[number]:
-                batch.settle(index, SendResult(message.id, duplicate=True, partition=number))
-                continue
-            try:
-                data = encode(message)
-            except (TypeError, ValueError, AttributeError, OverflowError) as error:
-                batch.settle(index, SendResult(message.id, _unfit(message, error)))
-                continue
+            if batch.results[index] is not None:
+                continue  # unfit
             if len(message.body) > limit:
                 batch.settle(index, SendResult(message.id, self._too_large(len(message.body), limit)))
                 continue
-            number_id = self._last[number] + 1 if sequence is None else sequence + index + 1
-            self._last[number] = number_id
-            self._waiting[number][number_id] = (batch, index)
+            data = encode(message)
+            number = 0 if single else self._partition_of(message, sequence, index)
+            if sequence is None:
+                publishing_id = self._last_ids[number] = self._last_ids[number] + 1
+            else:
+                publishing_id = sequence + index + 1
+                if publishing_id <= self._stored_ids[number]:
+                    batch.settle(index, SendResult(message.id, duplicate=True, partition=number))
+                    continue
             if frames[number] and (
                 sizes[number] + len(data) > _FRAME_BYTES or len(frames[number]) == _FRAME_MESSAGES
             ):
-                await self._publish(number, frames[number])
-                frames[number], sizes[number] = [], 0
-            frames[number].append(schema.Message(number_id, None, data))
+                await self._publish(number, frames[number], entries[number])
+                frames[number], entries[number], sizes[number] = [], [], 0
+            frames[number].append(schema.Message(publishing_id, None, data))
+            entries[number].append((publishing_id, (batch, index)))
             sizes[number] += len(data)
         for number, frame in enumerate(frames):
             if frame:
-                await self._publish(number, frame)
+                await self._publish(number, frame, entries[number])
 
-    async def _publish(self, number: int, messages: list[schema.Message]) -> None:
+    def _partition_of(self, message: Message, sequence: int | None, index: int) -> int:
+        """The stream of a message. A repeat has to go to the same one: only there it is recognised."""
+        if message.key is not None or sequence is None:
+            return partition_of(message.key, self._partitions, self._next_partition)
+        return (sequence + index) // _KEYLESS_RUN % self._partitions
+
+    async def _publish(
+        self, number: int, messages: list[schema.Message], entries: list[tuple[int, tuple[_Batch, int]]]
+    ) -> None:
+        """Write a frame; `entries` say which message of which batch each publishing id is."""
         client = self._client
-        if client is None or not client.is_connection_alive():
-            return  # `_on_loss` has settled, or will settle, what was to go
-        with suppress(*FAILURES):
-            await client.send_publish_frame(schema.Publish(number, messages))
+        if client is None:
+            raise Unreachable(f"the connection to {self._settings.url} was lost while sending")
+        self._waiting[number].update(entries)
+        await client.send_messages(schema.Publish(number, messages))
 
-    async def _wait_for_confirms(self, batch: _Batch) -> None:
-        """Wait for the batch; probe a server that confirms nothing at all."""
-        waited_s, half_s = 0.0, self._settings.confirm_timeout_s / 2
-        while not batch.done.is_set():
-            before = self._confirms
-            with suppress(TimeoutError):
-                await asyncio.wait_for(batch.done.wait(), half_s)
-                return
-            if self._confirms != before:
-                waited_s = 0.0
-                continue
-            waited_s += half_s
-            if waited_s > _PATIENCE_S or not await self._is_reachable(half_s):
-                await self._give_up()
-                batch.fail(self._unconfirmed())
+    # --- the watchdog -----------------------------------------------------------------------------------------
+
+    def _begin_watching(self, batch: _Batch) -> None:
+        if not self._unfinished:
+            self._progress_s = time.monotonic()
+        self._unfinished.append(batch)
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """While batches are unfinished, also one that is being written: give up a server that does not answer."""
+        half_s = self._settings.confirm_timeout_s / 2
+        while self._unfinished:
+            client = self._client
+            acknowledged = 0 if client is None else client.acknowledged_bytes
+            if acknowledged - self._acknowledged_bytes >= MOVED_BYTES:  # a large frame on a slow link
+                self._acknowledged_bytes, self._progress_s = acknowledged, time.monotonic()
+            silent_s = time.monotonic() - self._progress_s
+            if silent_s < half_s or client is None:
+                await asyncio.sleep(max(half_s - silent_s, half_s / 10))
+            elif silent_s > _PATIENCE_S or not await self._is_reachable(half_s):
+                await self._drop(client)
+            else:
+                await asyncio.sleep(half_s)
 
     async def _is_reachable(self, timeout_s: float) -> bool:
         try:
-            probe = await asyncio.wait_for(StreamClient.open_to(self._settings), timeout_s)
+            probe = await wait_at_most(StreamClient.open_to(self._settings), timeout_s)
         except (BrokerError, TimeoutError):
             return False
         await probe.abandon()
         return True
 
-    async def _give_up(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.abandon()
-        self._on_loss()
+    async def _drop(self, client: StreamClient) -> None:
+        self._on_loss(client)
+        await client.abandon()
 
-    def _on_loss(self) -> None:
+    # --- what the connection reports ----------------------------------------------------------------------------
+
+    def _on_loss(self, client: StreamClient) -> None:
         """The connection is lost: everything waiting is settled as unconfirmed."""
+        if client is not self._client:
+            return
         self._client = None
+        self._reconnect_delay.lost(time.monotonic())
         for waiting in self._waiting:
             for batch, index in waiting.values():
                 batch.settle(index, SendResult(batch.messages[index].id, self._unconfirmed()))
             waiting.clear()
 
     def _on_confirm(self, frame: schema.PublishConfirm) -> None:
-        self._confirms += 1
-        number = frame.publisher_id
+        self._progress_s = time.monotonic()
+        number, ids = frame.publisher_id, frame.publishing_ids
         take = self._waiting[number].pop
-        for publishing_id in frame.publishing_ids:
+        for publishing_id in ids:
             entry = take(publishing_id, None)
             if entry is not None:
                 batch, index = entry
                 batch.settle(index, SendResult(batch.messages[index].id, partition=number))
+        if self._producer is not None and ids:
+            self._stored_ids[number] = max(self._stored_ids[number], max(ids))
 
     def _on_error(self, frame: schema.PublishError) -> None:
-        self._confirms += 1
+        self._progress_s = time.monotonic()
         unknown = False
         for each in frame.errors:
             unknown |= each.response_code == _NO_SUCH_PUBLISHER
@@ -241,10 +334,8 @@ class StreamSender:
         )
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.abandon()
-
-
-def _unfit(message: Message, error: Exception) -> UnfitMessage:
-    return UnfitMessage(f"message {message.id!r} cannot be sent: body and key have to be bytes ({error})")
+        self.closed = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._client is not None:
+            await self._drop(self._client)

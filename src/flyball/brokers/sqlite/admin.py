@@ -61,7 +61,7 @@ class Topology:
         self.refresh(db)
         existing = self._channels.get(wanted.name)
         if existing is not None:
-            wanted.check_same(existing.kind, existing.partitions)
+            wanted.check_fits(existing.kind, existing.partitions)
             return
         channel_id = db.execute(
             "INSERT INTO broker_channels (name, kind, partitions, max_bytes, retention_s) VALUES (?, ?, ?, ?, ?)",
@@ -103,6 +103,10 @@ class Topology:
                     _enqueue_all(db, outlet_id, channel)
         return outlet_id
 
+    def outlets_on(self, db: sqlite3.Connection, name: str) -> list[int]:
+        """The outlets on just this name: the queue's own, and those of groups."""
+        return [id for (id,) in db.execute("SELECT id FROM broker_outlets WHERE pattern = ?", (check_name(name),))]
+
     def delete(self, db: sqlite3.Connection, name: str) -> None:
         self.refresh(db)
         channel = self._channels.get(check_name(name))
@@ -121,11 +125,16 @@ class Topology:
         for table in ("broker_batches", "broker_partitions", "broker_producers"):
             db.execute(f"DELETE FROM {table} WHERE channel = ?", (channel.id,))
         db.execute("DELETE FROM broker_channels WHERE id = ?", (channel.id,))
-        outlets = (
-            "(SELECT id FROM broker_outlets WHERE pattern = ?)"  # the queue's own, and groups on just this name
+        # Groups on just this name go too, except those with members: these get what a channel made anew is sent.
+        db.execute(
+            "DELETE FROM broker_receivers WHERE outlet IN "
+            "(SELECT id FROM broker_outlets WHERE pattern = ? AND member_group IS NULL)",
+            (name,),
         )
-        db.execute(f"DELETE FROM broker_receivers WHERE outlet IN {outlets}", (name,))
-        db.execute("DELETE FROM broker_outlets WHERE pattern = ?", (name,))
+        db.execute(
+            "DELETE FROM broker_outlets WHERE pattern = ? AND id NOT IN (SELECT outlet FROM broker_receivers)",
+            (name,),
+        )
         _changed(db)
 
     def depth(self, db: sqlite3.Connection, name: str, group: str | None) -> int:

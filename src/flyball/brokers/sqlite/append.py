@@ -81,20 +81,40 @@ class AppendResult:
     outlets: Sequence[int] = ()
 
 
+class ChannelReplaced(Exception):
+    """The channel was deleted and declared again: `channel` is the one that exists."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__(channel)
+        self.channel = channel
+
+
+class SequenceGap(Exception):
+    """Messages before these were not stored: stored later, they would be taken for repeats."""
+
+
 def append(
     db: sqlite3.Connection,
     topology: Topology,
-    name: str,
+    channel: Channel,
     new_chunks: Sequence[Chunk],
     producer: str | None,
     sequence: int | None,
+    after: int | None,
 ) -> AppendResult:
-    """Store the chunks that are new and fit. `last_stored`: the last position an earlier call stored, or −1."""
-    channel = topology.channel(db, name)
+    """Store the chunks that are new and fit. `last_stored`: the last position an earlier call stored, or −1.
+
+    `after`: the sequence that calls before this one end with; the log must have it.
+    """
+    current = topology.channel(db, channel.name)
+    if current != channel:
+        raise ChannelReplaced(current)
     done = AppendResult(outlets=topology.outlets(channel))
     todo = list(new_chunks)
     if producer is not None and sequence is not None and channel.kind == "log":
         last = last_sequence(db, channel, producer)
+        if after is not None and (last is None or last < after):
+            raise SequenceGap
         if last is not None and last >= sequence:
             done.last_stored = last - sequence
             todo = [rest for chunk in todo if (rest := chunk.after(done.last_stored)) is not None]

@@ -76,14 +76,17 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
 
     async def receiver(self, queue: str, *, window: int = 100) -> Receiver:
         topology = self._session.topology
-        return await self._open(lambda db: topology.queue_outlet(db, queue), window)
+        return await self._open(lambda db, _: topology.queue_outlet(db, queue), window)
 
     async def subscribe(self, pattern: str, group: str, *, window: int = 100, start: Start = "latest") -> Receiver:
         topology = self._session.topology
-        return await self._open(lambda db: topology.group_outlet(db, pattern, group, start), window)
+        # A group that was deleted with its log misses nothing of the log that has its name now.
+        return await self._open(
+            lambda db, again: topology.group_outlet(db, pattern, group, "earliest" if again else start), window
+        )
 
-    async def _open(self, outlet_of: Callable[[sqlite3.Connection], int], window: int) -> Receiver:
-        receiver = SqliteReceiver(self._session, await self._session.write(outlet_of), window)
+    async def _open(self, find_outlet: Callable[[sqlite3.Connection, bool], int], window: int) -> Receiver:
+        receiver = SqliteReceiver(self._session, find_outlet, window)
         await receiver.register()
         return self._register_receiver(receiver)
 
@@ -105,7 +108,15 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
         await self._session.write(lambda db: self._session.topology.declare(db, spec))
 
     async def delete(self, channel: str) -> None:
-        await self._session.write(lambda db: self._session.topology.delete(db, channel))
+        topology = self._session.topology
+
+        def job(db: sqlite3.Connection) -> None:
+            for outlet in topology.outlets_on(db, channel):
+                for receiver in sqlite_claims.expired_receivers(db, outlet):
+                    sqlite_claims.remove_receiver(db, receiver)
+            topology.delete(db, channel)
+
+        await self._session.write(job)
 
     async def purge(self, channel: str) -> int | None:
         topology = self._session.topology
@@ -128,7 +139,9 @@ class SqliteBroker(BaseBroker[SqliteReceiver]):
         return await self._session.read(self._session.read_topology.list)
 
     async def close(self) -> None:
-        await self._close_receivers()
-        for reader in self._logs.values():
-            await self._session.run_in_read_thread(reader.close)
-        await self._session.close()
+        try:
+            await self._close_receivers()
+            for reader in self._logs.values():
+                await self._session.run_in_read_thread(reader.close)
+        finally:
+            await self._session.close()

@@ -156,8 +156,12 @@ def purge(db: sqlite3.Connection, outlet: int) -> int:
     return sum(part.high - part.low for part in purged)
 
 
+def is_registered(db: sqlite3.Connection, receiver: int) -> bool:
+    return db.execute("SELECT 1 FROM broker_receivers WHERE id = ?", (receiver,)).fetchone() is not None
+
+
 def _check_lease(db: sqlite3.Connection, receiver: int) -> None:
-    if db.execute("SELECT 1 FROM broker_receivers WHERE id = ?", (receiver,)).fetchone() is None:
+    if not is_registered(db, receiver):
         raise LeaseExpired
 
 

@@ -19,20 +19,22 @@ import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain, repeat
+from typing import Any
 
-from flyball.brokers.port import HeaderValue, Message
+from flyball.brokers.port import BrokerError, HeaderValue, Message, new_id
 
 _HEADER = struct.Struct("<BBHII")
 _VERSION = 1
 _TIMES, _KEYS = 1, 2
 _NO_HEADERS: Mapping[str, HeaderValue] = {}
+_PLAIN = frozenset((str, int, float, bool))
 
 
 def encode(messages: Sequence[Message]) -> bytes:
     """One value that holds all of them, in order.
 
     >>> sent = [Message(b"a", key=b"k"), Message(b"", headers={"n": b"1"}, event_time_s=2.5)]
-    >>> Batch(encode(sent)).messages() == sent
+    >>> Batch(encode(sent), 2).decode() == (sent, None)
     True
     """
     count = len(messages)
@@ -57,7 +59,7 @@ def encode(messages: Sequence[Message]) -> bytes:
     if any(message.headers for message in messages):
         extras["headers"] = [_plain(message.headers) for message in messages]
     types = [message.content_type for message in messages]
-    if any(types):
+    if types.count(None) < count:
         extras["types"] = types[:1] if len(set(types)) == 1 else types
     extra = json.dumps(extras, separators=(",", ":")).encode() if extras else b""
     bodies = [message.body for message in messages]
@@ -67,15 +69,30 @@ def encode(messages: Sequence[Message]) -> bytes:
 
 
 class Batch:
-    """A decoded batch; ranges of it are made into messages when they are asked for."""
+    """A decoded batch of `count` messages; ranges of it are made into messages when they are asked for.
 
-    def __init__(self, data: bytes) -> None:
-        version, flags, width, count, extra_bytes = _HEADER.unpack_from(data)
-        if version != _VERSION:
-            raise ValueError(f"batch layout {version} is newer than this program")
-        self.count: int = count
+    If it is damaged, all of its messages are unreadable; the first one has the whole value as its body.
+    """
+
+    def __init__(self, data: bytes, count: int) -> None:
+        self.count = count
         self.size_bytes = len(data)
         self._data = data
+        self._damage: str | None = None
+        if data[:1] > bytes((_VERSION,)):
+            raise UnreadableBatch(
+                f"a newer Flyball wrote messages in a layout ({data[0]}) that this one does not know: upgrade "
+                "this program; it leaves them unread until then"
+            )
+        try:
+            self._read(data)
+        except (struct.error, ValueError) as error:
+            self._damage = f"its batch is damaged: {error}"
+
+    def _read(self, data: bytes) -> None:
+        version, flags, width, count, extra_bytes = _HEADER.unpack_from(data)
+        if (version, count) != (_VERSION, self.count):
+            raise ValueError(f"it says that it has layout {version} and {count} messages, not {self.count}")
         at = _HEADER.size
         self._ends: tuple[int, ...] = struct.unpack_from(f"<{count}I", data, at)
         at += 4 * count
@@ -93,39 +110,59 @@ class Batch:
                 self._keys.append(None if length < 0 else data[at : at + length])
                 at += max(length, 0)
         self._width: int = width
-        self._ids = data[at : at + width * count].decode("ascii")
+        self._ids = data[at : at + width * count].decode("ascii", "replace")
         at += width * count
-        self._extras = json.loads(data[at : at + extra_bytes]) if extra_bytes else {}
+        self._extra_json = data[at : at + extra_bytes]
+        self._extras: Any = None  # parsed when it is wanted
         self._bodies_at = at + extra_bytes
+        if self._bodies_at + self._ends[-1] != len(data) or list(self._ends) != sorted(self._ends):
+            raise ValueError("the sizes of its parts are not those of the whole")
 
     def bodies(self, low: int = 0, high: int | None = None) -> list[bytes]:
         high = self.count if high is None else high
+        if self._damage is not None:
+            return [b"" if at else self._data for at in range(low, high)]
         data, base = self._data, self._bodies_at
         first = base + (self._ends[low - 1] if low else 0)
         ends = [base + end for end in self._ends[low:high]]
         return [data[start:end] for start, end in zip(chain((first,), ends), ends, strict=False)]
 
-    def messages(self, low: int = 0, high: int | None = None) -> list[Message]:
+    def decode(self, low: int = 0, high: int | None = None) -> tuple[list[Message], str | None]:
+        """The messages of a range, and why they are unreadable, if so: then they have bodies, keys and times."""
         high = self.count if high is None else high
         bodies = self.bodies(low, high)
+        if self._damage is not None:
+            return list(map(Message, bodies)), self._damage
         keys: Iterable[bytes | None] = repeat(None) if self._keys is None else self._keys[low:high]
         times: Iterable[float | None] = repeat(None) if self._times is None else self._times[low:high]
-        headers: Iterable[Mapping[str, HeaderValue]] = repeat(_NO_HEADERS)
-        if "headers" in self._extras:
-            headers = [_rich(plain) for plain in self._extras["headers"][low:high]]
-        types: Iterable[str | None] = repeat(None)
-        if "types" in self._extras:
-            known = self._extras["types"]
-            types = repeat(known[0]) if len(known) == 1 else known[low:high]
-        ids = self._id_range(low, high)
-        return list(map(Message, bodies, ids, keys, headers, times, types))
+        try:
+            if self._extras is None:
+                self._extras = json.loads(self._extra_json) if self._extra_json else {}
+            extras = self._extras
+            headers: Iterable[Mapping[str, HeaderValue]] = repeat(_NO_HEADERS)
+            if "headers" in extras:
+                headers = list(map(_rich, extras["headers"][low:high]))
+            types: Iterable[str | None] = repeat(None)
+            if "types" in extras:
+                known = extras["types"]
+                types = repeat(_text(known[0])) if len(known) == 1 else list(map(_text_or_none, known[low:high]))
+            ids = self._id_range(low, high) if self._width else list(map(_text, extras["ids"][low:high]))
+            messages = list(map(Message, bodies, ids, keys, headers, times, types))
+            if len(messages) != len(bodies):
+                raise ValueError(f"they are those of {len(messages)} messages, not of {len(bodies)}")
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            ids = self._id_range(low, high) if self._width else [new_id() for _ in bodies]
+            messages = list(map(Message, bodies, ids, keys, repeat(_NO_HEADERS), times))
+            return messages, f"headers, content types or ids of its batch are damaged: {error}"
+        return messages, None
 
     def _id_range(self, low: int, high: int) -> list[str]:
-        if not self._width:
-            ids: list[str] = self._extras["ids"][low:high]
-            return ids
         joined, width = self._ids, self._width
         return [joined[at : at + width] for at in range(low * width, high * width, width)]
+
+
+class UnreadableBatch(BrokerError, ValueError):
+    """A batch that a newer program wrote."""
 
 
 def _plain(headers: Mapping[str, HeaderValue]) -> dict[str, object] | None:
@@ -138,10 +175,24 @@ def _plain(headers: Mapping[str, HeaderValue]) -> dict[str, object] | None:
     }
 
 
-def _rich(plain: Mapping[str, object] | None) -> Mapping[str, HeaderValue]:
+def _rich(plain: Mapping[str, Any] | None) -> Mapping[str, HeaderValue]:
     if plain is None:
         return _NO_HEADERS
-    return {
-        name: base64.b64decode(value[0]) if isinstance(value, list) else value  # type: ignore[misc]  # written by _plain
-        for name, value in plain.items()
-    }
+    return {name: value if type(value) in _PLAIN else _bytes(value) for name, value in plain.items()}
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, list):
+        raise TypeError(f"a header must be text, a number, true, false or bytes, got {value!r:.60}")
+    (text,) = value
+    return base64.b64decode(text)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.60} is not text")
+    return value
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else _text(value)

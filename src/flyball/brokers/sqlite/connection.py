@@ -103,6 +103,7 @@ class _ReadThread:
         return await self.call(work)
 
     async def close(self) -> None:
-        if self._connection is not None:
-            await self.call(self._connection.close)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self.call(connection.close)
         self._thread.shutdown(wait=False)

@@ -52,9 +52,9 @@ class SqliteLogReader:
     def read_records(self, partition: int, start: int, stop: int) -> Iterator[list[Record]]:
         """Whole records instead of bodies, a list a batch."""
         for first, low, high, batch, stored_s in self._batches(partition, start, stop):
-            messages = batch.messages(low, high)
+            messages, unreadable = batch.decode(low, high)
             offsets = range(first + low, first + high)
-            yield list(map(Record, repeat(partition), offsets, messages, repeat(stored_s)))
+            yield list(map(Record, repeat(partition), offsets, messages, repeat(stored_s), repeat(unreadable)))
 
     def _batches(self, partition: int, start: int, stop: int) -> Iterator[tuple[int, int, int, Batch, float]]:
         """(first offset, range of the batch that is wanted, batch, time it was stored), in order."""
@@ -70,7 +70,8 @@ class SqliteLogReader:
         at = start if before is None else before
         while at < stop:
             rows = self._query(
-                "SELECT first_offset, stored_s, data FROM broker_batches JOIN broker_payloads ON batch = id "
+                "SELECT first_offset, count, stored_s, data "
+                "FROM broker_batches JOIN broker_payloads ON batch = id "
                 "WHERE channel = ? AND partition = ? AND first_offset >= ? AND first_offset < ? "
                 "ORDER BY first_offset LIMIT ?",
                 channel,
@@ -81,8 +82,8 @@ class SqliteLogReader:
             )
             if not rows:
                 return
-            for first, stored_s, data in rows:
-                batch = Batch(data)
+            for first, count, stored_s, data in rows:
+                batch = Batch(data, count)
                 low, high = max(start - first, 0), min(stop - first, batch.count)
                 if low < high:
                     yield first, low, high, batch, stored_s

@@ -18,6 +18,8 @@ from pathlib import Path
 from flyball.brokers.port import Blocked, BrokerError, Unreachable
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import InvalidValue
+from flyball.paths import create_private
+from flyball.write_ahead_log import use_write_ahead_log
 
 # One script a version: a file of version n is brought up to date by running those after n.
 MIGRATIONS = (
@@ -88,12 +90,14 @@ def open_file(path: Path, *, create: bool, busy_timeout_s: float) -> sqlite3.Con
     """A connection in WAL mode with our tables up to date; the caller's thread owns it."""
     if not create and not path.exists():
         raise Unreachable(f"there is no file {path}: has anything been sent to it yet?")
+    if create:
+        create_private(path)
     try:
         connection = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise to_broker_error(error, path) from error
     try:
-        _prepare(connection, path)
+        _prepare(connection, path, busy_timeout_s)
     except sqlite3.Error as error:
         connection.close()
         raise to_broker_error(error, path) from error
@@ -103,10 +107,10 @@ def open_file(path: Path, *, create: bool, busy_timeout_s: float) -> sqlite3.Con
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, busy_timeout_s: float) -> None:
     connection.execute(f"PRAGMA page_size={_PAGE_BYTES}")
     if _version(connection, path) < len(MIGRATIONS):
-        connection.execute("PRAGMA journal_mode=WAL")
+        use_write_ahead_log(connection, busy_timeout_s)
         connection.execute("BEGIN IMMEDIATE")
         for number in range(_version(connection, path), len(MIGRATIONS)):  # another process may have been first
             for statement in MIGRATIONS[number].split(";"):

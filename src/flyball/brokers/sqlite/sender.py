@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from itertools import repeat
 
 from flyball.backoff import delays_s
-from flyball.brokers.core.checks import queue_full, too_large
+from flyball.brokers.core.checks import after_gap, check_batch, queue_full, too_large
 from flyball.brokers.port import BrokerError, Message, SendResult
 from flyball.brokers.sqlite import append as sqlite_append
 from flyball.brokers.sqlite.admin import Channel
-from flyball.brokers.sqlite.append import AppendResult, Chunk, chunks
+from flyball.brokers.sqlite.append import AppendResult, ChannelReplaced, Chunk, SequenceGap, chunks
 from flyball.brokers.sqlite.connection import Session
 from flyball.errors import InvalidValue
 
@@ -26,6 +26,8 @@ class SqliteSender:
         self._keyless = itertools.count(os.getpid())
         self._most_bytes = session.max_body_bytes
         self._waiting = 0
+        self._unfinished_ends: list[int] = []
+        """The last sequences of calls that have not returned."""
 
     @property
     def blocked(self) -> bool:
@@ -34,16 +36,21 @@ class SqliteSender:
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
         if sequence is not None and self._producer is None and self._channel.kind == "log":
             raise InvalidValue(f"sequence {sequence} needs a producer: open the sender with producer=NAME")
+        messages, unfit = check_batch(messages)
         results: list[SendResult | None] = [None] * len(messages)
         good = []
         for position, message in enumerate(messages):
-            if len(message.body) > self._most_bytes:
+            if position in unfit:
+                results[position] = SendResult(message.id, unfit[position])
+            elif len(message.body) > self._most_bytes:
                 results[position] = SendResult(message.id, too_large(message, self._most_bytes))
             else:
                 good.append((position, message))
-        todo = chunks(self._channel, good, next(self._keyless))
         try:
-            await self._store(todo, sequence, results)
+            if sequence is None or not good:
+                await self._store(good, sequence, None, results)
+            else:
+                await self._store_numbered(good, sequence, results)
         except BrokerError as error:
             for position, message in good:
                 results[position] = results[position] or SendResult(message.id, error)
@@ -52,13 +59,39 @@ class SqliteSender:
             for result, message in zip(results, messages, strict=True)
         ]
 
-    async def _store(self, todo: list[Chunk], sequence: int | None, results: list[SendResult | None]) -> None:
+    async def _store_numbered(
+        self, good: Sequence[tuple[int, Message]], sequence: int, results: list[SendResult | None]
+    ) -> None:
+        after = max(self._unfinished_ends, default=None)
+        end = sequence + good[-1][0]
+        self._unfinished_ends.append(end)
+        try:
+            await self._store(good, sequence, after, results)
+        except SequenceGap:
+            raise after_gap(self._producer) from None
+        finally:
+            self._unfinished_ends.remove(end)
+
+    async def _store(
+        self,
+        good: Sequence[tuple[int, Message]],
+        sequence: int | None,
+        after: int | None,
+        results: list[SendResult | None],
+    ) -> None:
+        todo = chunks(self._channel, good, next(self._keyless))
         deadline = time.monotonic() + self._session.blocked_timeout_s
         # Bounded: the deadline ends it, the number of attempts is only more than enough.
         for wait_s in delays_s(1 << 30, first_s=0.001, longest_s=0.02):
             if not todo:
                 return
-            done = await self._append(todo, sequence)
+            try:
+                done = await self._append(todo, sequence, after)
+            except ChannelReplaced as replaced:
+                self._channel = replaced.channel
+                rest = [(position, message) for position, message in good if results[position] is None]
+                todo = chunks(self._channel, rest, next(self._keyless))
+                continue
             for chunk, first in done.stored:
                 for result, position in zip(self._stored(chunk, first), chunk.positions, strict=True):
                     results[position] = result
@@ -80,10 +113,10 @@ class SqliteSender:
         offsets = range(first, first + len(ids))
         return list(map(SendResult, ids, repeat(None), repeat(False), repeat(chunk.partition), offsets))
 
-    async def _append(self, todo: Sequence[Chunk], sequence: int | None) -> AppendResult:
-        name, producer, topology = self._channel.name, self._producer, self._session.topology
+    async def _append(self, todo: Sequence[Chunk], sequence: int | None, after: int | None) -> AppendResult:
+        channel, producer, topology = self._channel, self._producer, self._session.topology
         done = await self._session.write(
-            lambda db: sqlite_append.append(db, topology, name, todo, producer, sequence)
+            lambda db: sqlite_append.append(db, topology, channel, todo, producer, sequence, after)
         )
         self._session.wake(done.outlets)
         return done
@@ -91,8 +124,10 @@ class SqliteSender:
     async def last_sequence(self) -> int | None:
         if self._producer is None:
             return None
-        channel, producer = self._channel, self._producer
-        return await self._session.write_relaxed(lambda db: sqlite_append.last_sequence(db, channel, producer))
+        name, producer, topology = self._channel.name, self._producer, self._session.topology
+        return await self._session.write_relaxed(
+            lambda db: sqlite_append.last_sequence(db, topology.channel(db, name), producer)
+        )
 
     async def close(self) -> None:
         return None
