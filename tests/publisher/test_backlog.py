@@ -14,12 +14,13 @@ LIMIT = 3
 
 
 def handle() -> Handle:
-    return Handle(Message(b""), "orders", 4, 0, 1)
+    return Handle(Message(b""), "orders", 4, 200)
 
 
-def stored(first: int, last: int) -> list[Pending]:
+def stored(first: int, last: int) -> tuple[int, list[Pending]]:
     """What a store that holds everything gives for a range."""
-    return [Pending(seq, 0.0, "orders", 4, Message(b"", str(seq))) for seq in range(first, last + 1)][:LIMIT]
+    rows = [Pending(seq, 0.0, "orders", 4, Message(b"", str(seq))) for seq in range(first, last + 1)][:LIMIT]
+    return (rows[-1].seq if len(rows) == LIMIT else last), rows
 
 
 @given(
@@ -34,18 +35,22 @@ def stored(first: int, last: int) -> list[Pending]:
 def test_whatever_is_written_while_the_store_is_read_is_handed_over_once(
     earlier: int, steps: list[tuple[str, int]]
 ) -> None:
-    backlog = Backlog(earlier, required=1, urgency_step_s=5.0, max_in_memory=4)
+    backlog = Backlog(earlier, urgency_step_s=5.0, max_in_memory=4, max_bytes=700)
     newest, asked = earlier, None
     out: list[int] = []
+    in_memory: list[Handle] = []
 
     def answer(asked: tuple[int, int]) -> None:
-        handles, _ = backlog.add_read(asked[1], LIMIT, stored(*asked))
+        handles, _ = backlog.add_read(*stored(*asked))
+        in_memory.extend(handles)
         out.extend(each.seq for each in handles)
 
     for what, count in steps:
         if what == "ours":
             seqs = range(newest + 1, newest + count + 1)
-            out += [each.seq for each in backlog.add_committed([handle() for _ in seqs], seqs, 0.0)]
+            handles = backlog.add_committed([handle() for _ in seqs], seqs, 0.0)
+            in_memory += handles
+            out += [each.seq for each in handles]
             newest += count
         elif what == "theirs":
             newest += count
@@ -56,7 +61,10 @@ def test_whatever_is_written_while_the_store_is_read_is_handed_over_once(
             answer(asked)
             asked = None
         elif what == "done":
-            backlog.in_memory -= min(count, backlog.in_memory)
+            backlog.remove_from_memory(in_memory[:count])
+            del in_memory[:count]
+        assert backlog.in_memory == len(in_memory)
+        assert backlog.in_memory_bytes == sum(each.size_bytes for each in in_memory)
     while (asked := asked or backlog.next_range()) is not None:
         answer(asked)
         asked = None

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flyball.brokers import connect
+from flyball.brokers.port import TooLarge
 from flyball.publisher.feed import Feed, FeedProgress
-from flyball.publisher.handle import Rejected
 
 
 def numbered(count: int) -> Feed:
@@ -65,7 +65,7 @@ def test_an_event_that_no_broker_takes_ends_the_feed_and_is_named(tmp_path: Path
             return itertools.islice(iter([b"a", b"b", bytes(2000), b"d"]), first, None)
 
         feed = Feed("events", events, b"end", per_second=100.0)
-        with pytest.raises(Rejected, match=r"message feed-2 cannot be published: .* 2000 bytes"):
+        with pytest.raises(TooLarge, match="message feed-2 has 2000 bytes"):
             async for _ in feed.run(f"sqlite:///{tmp_path / 'b.db'}?max_body_bytes=1000", asyncio.Event()):
                 pass
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flyball.control.controllers import catalogue
-from flyball.control.controllers.publishing.signals import Measured
+from flyball.control.controllers.publishing.signals import PublisherMeasurement
 from flyball.control.record import LoopRecord
 from flyball.errors import InvalidValue
 from flyball.publisher import policy as rules
@@ -32,8 +32,8 @@ def run(
     return source
 
 
-def seen(record: LoopRecord) -> Measured:
-    assert isinstance(record.measurement, Measured)
+def measurement(record: LoopRecord) -> PublisherMeasurement:
+    assert isinstance(record.measurement, PublisherMeasurement)
     return record.measurement
 
 
@@ -64,7 +64,7 @@ def test_an_ordered_publisher_has_one_batch_on_the_way_and_keeps_up_by_larger_on
     policy = rules.Policy(catalogue.make(controller), ordered=True)
     source = Source(policy, lambda _: 1000.0)
     FifoBroker([source], capacity=lambda _: 4000.0, round_trip_s=0.02).run(6.0)
-    assert all(seen(record).in_flight <= 1000.0 for record in source.records)
+    assert all(measurement(record).in_flight <= 1000.0 for record in source.records)
     ends = [time_s for time_s, _ in source.confirmed]
     begins = [batch.sent_s for batch in source.sent]
     assert all(begin >= end for begin, end in zip(begins[1:], ends, strict=False))
@@ -97,13 +97,13 @@ def test_auto_forms_batches_only_while_the_broker_is_the_bottleneck() -> None:
 @pytest.mark.parametrize(("capacity", "trip_s"), [(500.0, 0.01), (2000.0, 0.001), (2000.0, 0.05), (8000.0, 0.013)])
 def test_auto_holds_what_is_on_the_way_near_the_knee(capacity: float, trip_s: float) -> None:
     source = run("auto", 2 * capacity, capacity=capacity, trip_s=trip_s, seconds=8.0)
-    late = [record for record in source.records if record.time > 4.0 and seen(record).transfer_s > 0.0]
+    late = [record for record in source.records if record.time > 4.0 and measurement(record).transfer_s > 0.0]
     # The round trip without a queue is known since the moment of draining at 5 s.
     knee = capacity * (trip_s + 1 / capacity)
     knees = [record.parts["knee"] for record in late if record.time > 5.5]
     assert statistics.mean(knees) == pytest.approx(knee, rel=0.1)
     # The queue at the broker is some milliseconds, whatever its speed.
-    queued_s = statistics.mean(seen(r).transfer_s for r in late) - trip_s
+    queued_s = statistics.mean(measurement(r).transfer_s for r in late) - trip_s
     assert queued_s < 0.03
     assert sum(count for time_s, count in source.confirmed if time_s > 4.0) / 4.0 > 0.9 * capacity
 
@@ -113,7 +113,7 @@ def test_auto_halves_on_trouble_and_finds_the_knee_again() -> None:
     broker = FifoBroker([source], capacity=lambda _: 2000.0, round_trip_s=0.01)
     broker.at(3.0, lambda _: setattr(broker, "blocked_until_s", 6.0))
     broker.run(12.0)
-    silent = [r for r in source.records if 3.0 < r.time < 6.0 and seen(r).unavailable]
+    silent = [r for r in source.records if 3.0 < r.time < 6.0 and measurement(r).unavailable]
     assert len(silent) >= 2
     windows = [command[3] for r in silent if isinstance(command := r.command, tuple)]
     assert windows == sorted(windows, reverse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import random
 import sqlite3
 import threading
@@ -18,27 +19,18 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from flyball import OrderingConfig, OutboxConfig, Publisher, SyncPublisher
-from flyball.brokers import Broker, Message, Sender, SendResult, connect
-from flyball.brokers.port import Unconfirmed
+from flyball.brokers import Message, Sender, SendResult, connect
+from flyball.brokers.port import TooLarge, Unconfirmed
 from flyball.control.controllers import catalogue
 from flyball.errors import InvalidValue
-from flyball.publisher.handle import Handle, Rejected
+from flyball.futures import wait_at_most
+from flyball.publisher.handle import Handle
 from flyball.publisher.intake import WhenFull
 from flyball.publisher.outbox import FileOutbox, OutboxInUse
 from flyball.publisher.publisher import Undelivered
 from flyball.publisher.target_sender import Target
-from flyball.store import Full, Outbox, SqliteDatabase, StoreError, enqueue
-
-
-@pytest.fixture
-def url() -> str:
-    """A broker of its own, shared by whoever opens it in this process."""
-    return f"memory://{uuid.uuid4().hex}"
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
-    return None if request.param == "memory" else str(tmp_path / "outbox.db")
+from flyball.store import Full, Outbox, SqliteDatabase, enqueue
+from flyball.testing.contract.messages import numbered, unfit_messages
 
 
 async def take_all(url: str, queue: str = "orders") -> list[Message]:
@@ -79,7 +71,7 @@ def test_messages_of_an_earlier_run_are_sent_with_their_ids(url: str, tmp_path: 
     path = tmp_path / "outbox.db"
     with SqliteDatabase(path) as database:
         old = [Message(b"%d" % n, f"old-{n}") for n in range(1200)]
-        Outbox(database).append([Handle(message, "orders", 4, 0, 1) for message in old])
+        Outbox(database).append([Handle(message, "orders", 4, 0) for message in old])
 
     async def main() -> None:
         async with Publisher(url, channel="orders", outbox=path, declare="queue") as publisher:
@@ -302,6 +294,9 @@ class Failing:
     async def last_sequence(self) -> int | None:
         return await self._sender.last_sequence()
 
+    async def close(self) -> None:
+        await self._sender.close()
+
 
 @pytest.mark.parametrize("numbered", [False, True])
 def test_an_ordered_publisher_keeps_the_order_over_failures(
@@ -311,9 +306,9 @@ def test_an_ordered_publisher_keeps_the_order_over_failures(
     seed = random.randrange(10**6)
     rng, opened = random.Random(seed), Target.open
 
-    async def open_failing(self: Target) -> tuple[Broker, Any]:
-        broker, sender = await opened(self)
-        return broker, Failing(sender, rng)
+    async def open_failing(self: Target, *arguments: Any, **options: Any) -> Any:
+        connection, sender = await opened(self, *arguments, **options)
+        return connection, Failing(sender, rng)
 
     monkeypatch.setattr(Target, "open", open_failing)
     monkeypatch.setattr("flyball.publisher.relay._MAX_IN_MEMORY", 300)
@@ -396,24 +391,37 @@ def test_several_targets_and_how_many_are_required(tmp_path: Path, url: str) -> 
         ) as publisher:
             handle = await publisher.publish(b"both are required")
             with pytest.raises(TimeoutError):
-                await asyncio.wait_for(handle.wait_confirmed(), 0.3)
+                await wait_at_most(handle.wait_confirmed(), 0.3)
         with SqliteDatabase(tmp_path / "c.db") as database:
             assert Outbox(database).pending()[0] == 1
 
     asyncio.run(main())
 
 
-def test_a_message_that_no_broker_takes_is_rejected_and_the_others_go_on(url: str, outbox: str | None) -> None:
+def test_a_message_that_the_broker_does_not_take_is_refused_at_the_call(url: str, outbox: str | None) -> None:
     async def main() -> None:
         async with Publisher(
             f"{url}?max_body_bytes=1000", channel="orders", outbox=outbox, declare="queue"
         ) as publisher:
-            large = await publisher.publish(bytes(2000), id="large")
-            small = await publisher.publish(b"small")
-            await small.wait_confirmed()
-            with pytest.raises(Rejected, match="large cannot be published"):
-                await large.wait_confirmed()
-            assert publisher.stats.rejected == 1
+            with pytest.raises(TooLarge, match="message large has 2000 bytes, this broker accepts 1000"):
+                await publisher.publish(bytes(2000), id="large")
+            with pytest.raises(TooLarge):
+                await publisher.publish_many([Message(b"small"), Message(bytes(1001))])
+            await (await publisher.publish(bytes(1000))).wait_confirmed()
+            assert publisher.stats.accepted == 1
+
+    asyncio.run(main())
+
+
+def test_a_message_is_accepted_if_enough_targets_take_it(url: str, outbox: str | None) -> None:
+    async def main() -> None:
+        targets = [f"{url}{number}?max_body_bytes={limit}" for number, limit in enumerate((10, 100, 1000))]
+        async with Publisher(
+            targets=targets, required_confirms=2, channel="orders", outbox=outbox, declare="queue"
+        ) as publisher:
+            await (await publisher.publish(bytes(100))).wait_confirmed()
+            with pytest.raises(TooLarge, match="this broker accepts 100"):
+                await publisher.publish(bytes(101))
 
     asyncio.run(main())
 
@@ -422,9 +430,10 @@ def test_a_message_that_no_broker_takes_is_rejected_and_the_others_go_on(url: st
     ("options", "reason"),
     [
         ({"body": "text"}, "the body of a message must be bytes, got str 'text'"),
-        ({"body": b"", "key": "k"}, "the key of a message must be bytes . None, got str 'k'"),
+        ({"body": Message(b"whole")}, r"must be bytes, got a whole Message: pass messages to publish_many\(\["),
+        ({"body": b"", "key": "k"}, r"the key of a message must be bytes \| None, got str 'k'"),
         ({"body": b"", "headers": {"a": [1]}}, r"header 'a' of a message must be str .* bytes, got list \[1\]"),
-        ({"body": b"", "id": "\ud800"}, "cannot be stored: UnicodeEncodeError"),
+        ({"body": b"", "id": "\ud800"}, "the id of a message must be text that UTF-8 can encode"),
     ],
 )
 def test_what_is_no_message_is_refused_at_the_call_and_others_go_on(
@@ -432,9 +441,25 @@ def test_what_is_no_message_is_refused_at_the_call_and_others_go_on(
 ) -> None:
     async def main() -> None:
         async with Publisher(url, channel="orders", outbox=tmp_path / "o.db", declare="queue") as publisher:
-            with pytest.raises((InvalidValue, StoreError), match=reason):
+            with pytest.raises(InvalidValue, match=reason):
                 await publisher.publish(**options)
             await (await publisher.publish(b"fit")).wait_confirmed()
+
+    asyncio.run(main())
+
+
+def test_an_unfit_message_is_refused_alone_whatever_is_stored_with_it(url: str, outbox: str | None) -> None:
+    async def main() -> None:
+        unfit = unfit_messages()
+        async with Publisher(url, channel="orders", outbox=outbox, declare="queue") as publisher:
+            calls = itertools.chain(*zip(unfit, numbered(len(unfit)), strict=True))
+            results = await asyncio.gather(
+                *(publisher.publish_many([message]) for message in calls), return_exceptions=True
+            )
+            assert [type(result) for result in results] == [InvalidValue, list] * len(unfit)
+            await publisher.drain()
+            assert (publisher.stats.accepted, publisher.stats.confirmed) == (len(unfit), len(unfit))
+        assert len(await take_all(url)) == len(unfit)
 
     asyncio.run(main())
 
@@ -504,7 +529,18 @@ def test_sync_face_from_many_threads(tmp_path: Path) -> None:
     assert found == {b"%d-%d" % (thread, number) for thread in range(8) for number in range(50)}
 
 
-@pytest.mark.parametrize("method", ["__init__", "publish", "publish_many", "drain"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "__init__",
+        "publish",
+        "publish_many",
+        "drain",
+        "dead_letters",
+        "replay_dead_letters",
+        "delete_dead_letters",
+    ],
+)
 def test_the_sync_face_takes_the_same_parameters(method: str) -> None:
     of_publisher, of_sync = (inspect.signature(getattr(face, method)) for face in (Publisher, SyncPublisher))
     assert list(of_sync.parameters.values()) == list(of_publisher.parameters.values())

@@ -18,11 +18,6 @@ from flyball.publisher.publisher import Undelivered
 from flyball.store import Outbox, SqliteDatabase
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
-    return None if request.param == "memory" else str(tmp_path / "outbox.db")
-
-
 @pytest.fixture(params=["memory", "rabbitmq", "kafka"])
 def url(request: pytest.FixtureRequest) -> str:
     fixture = {"rabbitmq": "amqp_url", "kafka": "kafka_url"}.get(request.param)

@@ -24,6 +24,11 @@ class OutboxConfig:
     durability: Durability = "power"
 
     def __post_init__(self) -> None:
+        if self.path in ("", ":memory:", "memory"):
+            raise InvalidValue(
+                f"the outbox must be the path of a file, or None for memory, got {self.path!r}"
+                + (" (a file of that name is './memory')" if self.path == "memory" else "")
+            )
         if self.max_bytes is not None and self.max_bytes < 1:
             raise InvalidValue(f"max_bytes must be an integer >= 1, got {self.max_bytes!r}")
 

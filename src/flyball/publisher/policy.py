@@ -17,10 +17,11 @@ window.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from flyball.control.controllers.publishing.signals import Batching, Measured
+from flyball.control.controllers.publishing.signals import Batching, PublisherMeasurement
 from flyball.control.record import LoopRecord
 from flyball.control.step import Action, Controller, Sample
 from flyball.errors import InvalidValue
@@ -180,7 +181,7 @@ def start(policy: Policy, now_s: float, *, batch: int = 1, pending: int = 0) -> 
     memory = policy.controller.initial(tuple(command))
     # The first step shows the controller's own opening command: nothing has happened yet.
     memory, action = policy.controller.step(
-        memory, Sample(now_s, 0.0, 0.0, tuple(Measured(pending=float(pending))))
+        memory, Sample(now_s, 0.0, 0.0, tuple(PublisherMeasurement(pending=float(pending))))
     )
     return State(
         controller_state=memory,
@@ -206,6 +207,16 @@ def decide(policy: Policy, state: State, *events: Event) -> tuple[State, Decisio
         state = _step(policy, replace(state, progress_s=now_s), now_s, records, unavailable=1.0)
     state, sends = _send(policy, state, now_s, records)
     return state, Decisions(sends, _wake_s(policy, state, now_s), tuple(records))
+
+
+def largest_body(limits: Sequence[int | None], required: int) -> int | None:
+    """The largest body that `required` of the targets with these limits can take; None: none is known.
+
+    >>> largest_body([10, 1000, None], 1), largest_body([10, 1000, None], 2), largest_body([10, 1000, None], 3)
+    (None, 1000, 10)
+    """
+    limit = sorted(math.inf if each is None else each for each in limits)[-required]
+    return None if limit == math.inf else int(limit)
 
 
 def _apply(policy: Policy, state: State, event: Event, records: list[LoopRecord]) -> State:
@@ -243,14 +254,14 @@ def _apply(policy: Policy, state: State, event: Event, records: list[LoopRecord]
 
 
 def _confirm(policy: Policy, state: State, batch: Batch, now_s: float, records: list[LoopRecord]) -> State:
-    seen = Measured(
+    measurement = PublisherMeasurement(
         transfer_s=max(0.0, now_s - batch.sent_s),
         confirmed=float(batch.count),
         in_flight=float(state.in_flight),
         limited=float(state.window_full_s >= batch.sent_s),
     )
     state = replace(state, in_flight=state.in_flight - batch.count, progress_s=now_s)
-    return _step(policy, state, now_s, records, seen)
+    return _step(policy, state, now_s, records, measurement)
 
 
 def _poll_again(state: State, now_s: float) -> State:
@@ -272,22 +283,22 @@ def _step(
     state: State,
     now_s: float,
     records: list[LoopRecord],
-    seen: Measured | None = None,
+    measurement: PublisherMeasurement | None = None,
     *,
     unavailable: float = 0.0,
 ) -> State:
     """Step the controller with what happened."""
-    seen = (seen or Measured(in_flight=float(state.in_flight)))._replace(
+    measurement = (measurement or PublisherMeasurement(in_flight=float(state.in_flight)))._replace(
         pending=float(state.pending), arrivals=float(state.arrivals), unavailable=unavailable
     )
-    sample = Sample(now_s, now_s - state.stepped_s, 0.0, tuple(seen), tuple(state.command))
+    sample = Sample(now_s, now_s - state.stepped_s, 0.0, tuple(measurement), tuple(state.command))
     memory, action = policy.controller.step(state.controller_state, sample)
     records.append(
         LoopRecord(
             loop=policy.name,
             time=now_s,
             setpoint=None,
-            measurement=seen,
+            measurement=measurement,
             applied=state.command,
             proposed=action.command,
             command=action.command,
@@ -342,9 +353,11 @@ def _send(
             waiting_since_s=now_s,
         )
         if state.handing == 0:
-            seen = Measured(handed_s=max(0.0, now_s - state.begun_s), in_flight=float(state.in_flight))
+            measurement = PublisherMeasurement(
+                handed_s=max(0.0, now_s - state.begun_s), in_flight=float(state.in_flight)
+            )
             if state.command.poll_s > 0.0:
-                state = _step(policy, state, now_s, records, seen)
+                state = _step(policy, state, now_s, records, measurement)
     return state, tuple(sends)
 
 
@@ -360,7 +373,7 @@ def _begin(policy: Policy, state: State, now_s: float, records: list[LoopRecord]
         count = max(1, min(state.pending, int(most)))
         return replace(state, handing=count, begun_s=now_s, next_poll_s=now_s + command.poll_s)
     if polled and state.polling:
-        state = _step(policy, state, now_s, records, Measured(short_poll=1.0))
+        state = _step(policy, state, now_s, records, PublisherMeasurement(short_poll=1.0))
         more = state.pending > 0 or state.command != command
         state = replace(state, next_poll_s=now_s + state.command.poll_s, polling=more)
     return state

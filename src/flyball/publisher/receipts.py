@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from flyball.backoff import delays_s
+from flyball.backoff import ENDLESS, ReconnectDelay, delays_s
 from flyball.brokers import Broker, Delivery, Receiver, connect
 from flyball.brokers import delivery_receipts as wire
 from flyball.brokers.port import BrokerError
 from flyball.publisher.handle import Handle
-from flyball.publisher.store_workers import WorkerPool
 from flyball.publisher.unreceipted import Unreceipted
 from flyball.store.protocol import StoreError
+from flyball.store.worker_pool import WorkerPool
 
 Result = TypeVar("Result")
 
@@ -33,7 +35,6 @@ _MAX_RESENT = 500
 _SHORT_S = 0.02
 _MAX_CHECK_S = 1.0
 _RETRY_S = 0.5
-_ENDLESS = 10**9
 
 
 class ReceiptTracker:
@@ -57,9 +58,8 @@ class ReceiptTracker:
         self._unreceipted, self._pool, self._urls, self._channel = unreceipted, pool, urls, channel
         self._timeout_s, self._resend, self._on_receipts = timeout_s, resend, on_receipts
         self._is_behind = is_behind
-        self._in_flight: set[str] = set()
-        """Handed over and not stored as confirmed yet: their receipts have to wait."""
-        self._repeats: set[str] = set()
+        self._in_flight: Counter[str] = Counter()
+        """Ids that are handed over and not stored as confirmed yet: their receipts have to wait."""
         self._confirmed: list[Handle] = []
         self._writer: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -78,18 +78,16 @@ class ReceiptTracker:
         """These are sent to the broker now."""
         self._in_flight.update(handle.id for handle in handles)
 
-    def add_confirmed(self, handles: Sequence[Handle]) -> int:
-        """The broker has these; return how many it confirmed for the first time."""
-        fresh = sum(handle.id not in self._repeats for handle in handles)
-        self._repeats.difference_update(handle.id for handle in handles)
+    def add_confirmed(self, handles: Sequence[Handle]) -> None:
+        """The broker has these."""
         self._confirmed += handles
         if self._writer is None:
             self._writer = asyncio.get_running_loop().create_task(self._write())
-        return fresh
 
     def discard(self, handle: Handle) -> None:
-        self._in_flight.discard(handle.id)
-        self._repeats.discard(handle.id)
+        """This one was rejected: it has no receipt."""
+        self._end_flight([handle])
+        self._unreceipted.discard(handle)
 
     async def waiting(self) -> int:
         """Messages without a receipt."""
@@ -123,26 +121,35 @@ class ReceiptTracker:
                     self._confirmed = handles + self._confirmed
                     await asyncio.sleep(_RETRY_S)
                     continue
-                self._in_flight.difference_update(handle.id for handle in handles)
+                self._end_flight(handles)
         finally:
             self._writer = None
 
+    def _end_flight(self, handles: Sequence[Handle]) -> None:
+        for handle in handles:
+            if self._in_flight[handle.id] > 1:
+                self._in_flight[handle.id] -= 1
+            else:
+                del self._in_flight[handle.id]
+
     async def _listen(self, url: str) -> None:
         """Read receipts from one broker while this publisher is open; connect again whenever that is lost."""
-        pauses = delays_s(_ENDLESS)
+        pauses, delay = delays_s(ENDLESS), ReconnectDelay()
         while self._is_behind():
             await asyncio.sleep(_SHORT_S)
         while True:
             try:
                 async with await connect(url) as broker:
                     receiver = await self._receiver(broker)
-                    pauses, self.problem = delays_s(_ENDLESS), None
+                    pauses, self.problem = delays_s(ENDLESS), None
+                    delay.opened(time.monotonic())
                     await self._read(receiver)
             except BrokerError as error:
                 self.problem = error
             except Exception:  # a fault of a client library must not end the listening
                 log.exception("%s: reading receipts failed in a way that no broker error describes", self._channel)
-            await asyncio.sleep(next(pauses))
+            delay.lost(time.monotonic())
+            await asyncio.sleep(next(pauses) + delay.remaining_s(time.monotonic()))
 
     async def _receiver(self, broker: Broker) -> Receiver:
         await wire.declare(broker, self._channel)
@@ -155,14 +162,12 @@ class ReceiptTracker:
         while True:
             deliveries = await receiver.receive(_WINDOW, timeout_s=_SHORT_S if early else None)
             early += [(delivery, wire.decode(delivery.message.body)) for delivery in deliveries]
-            ready = [(delivery, ids) for delivery, ids in early if self._in_flight.isdisjoint(ids)]
+            ready = [(delivery, ids) for delivery, ids in early if self._in_flight.keys().isdisjoint(ids)]
             if not ready:
                 continue
-            early = [(delivery, ids) for delivery, ids in early if not self._in_flight.isdisjoint(ids)]
+            early = [(delivery, ids) for delivery, ids in early if not self._in_flight.keys().isdisjoint(ids)]
             try:
-                count = await self._pool.run(
-                    "publish", self._unreceipted.remove, [id for _, ids in ready for id in ids]
-                )
+                count = await self._do(self._unreceipted.remove, [id for _, ids in ready for id in ids])
             except StoreError:
                 early = ready + early
                 await asyncio.sleep(_RETRY_S)
@@ -184,7 +189,6 @@ class ReceiptTracker:
             late = [handle for handle in late if handle.id not in self._in_flight]
             if late:
                 self.sent_again += len(late)
-                self._repeats.update(handle.id for handle in late)
                 self._resend(late)
 
     async def _do(self, call: Callable[..., Result], *arguments: Any) -> Result:

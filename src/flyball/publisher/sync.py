@@ -9,8 +9,9 @@ Calls from several threads share commits, as concurrent tasks do.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -20,11 +21,13 @@ from flyball.brokers.port import HeaderValue, Kind
 from flyball.control.record import LoopRecord
 from flyball.control.step import Controller
 from flyball.errors import FlyballError
-from flyball.loop_thread import LoopThread
-from flyball.publisher.handle import Handle
+from flyball.futures import wait_at_most
+from flyball.loop_thread import LoopEnded, LoopThread
+from flyball.publisher.handle import Handle, PublisherClosed
 from flyball.publisher.intake import WhenFull
 from flyball.publisher.options import OrderingConfig, OutboxConfig, ReceiptConfig
-from flyball.publisher.publisher import Publisher, PublisherStats
+from flyball.publisher.publisher import CLOSED, NOT_OPEN, Publisher, PublisherStats
+from flyball.store import DeadLetter
 from flyball.store.outbox import USUAL
 
 Result = TypeVar("Result")
@@ -45,7 +48,17 @@ class SyncHandle:
 
     def wait_confirmed(self, timeout_s: float | None = None) -> None:
         """Wait until the broker has it; TimeoutError after `timeout_s`."""
-        self._publisher._call(asyncio.wait_for(self._handle.wait_confirmed(), timeout_s))
+
+        async def wait() -> None:
+            await wait_at_most(self._handle.wait_confirmed(), timeout_s)
+
+        if self._handle._is_done():
+            return
+        try:
+            self._publisher._call(wait())
+        except PublisherClosed:
+            if not self._handle._is_done():  # it says what became of the message
+                raise
 
 
 class SyncPublisher:
@@ -89,24 +102,34 @@ class SyncPublisher:
             workers=workers,
             close_timeout_s=close_timeout_s,
         )
-        self._loop: LoopThread
+        self._loop: LoopThread | None = None
+        self._entering = threading.Lock()
 
     def __enter__(self) -> Self:
-        self._loop = LoopThread("flyball-publisher-loop")
+        with self._entering:
+            self._publisher._check_new()
+            if self._loop is not None:
+                raise PublisherClosed("this publisher is open already, or another thread opens it")
+            loop = self._loop = LoopThread("flyball-publisher-loop")
         try:
             self._call(self._publisher.__aenter__())
         except BaseException:
-            self._loop.stop()
+            loop.stop()
+            self._loop = None
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        loop = self._loop
+        if loop is None or loop.is_foreign:  # a forked child leaves it to its parent
+            return
         try:
-            self._call(self._publisher.__aexit__(kind, error, trace))
+            with suppress(LoopEnded):  # another thread closed it meanwhile
+                loop.run(self._publisher.__aexit__(kind, error, trace))
         finally:
-            self._loop.stop()
+            loop.stop()
 
     def publish(
         self,
@@ -141,27 +164,52 @@ class SyncPublisher:
         return [SyncHandle(self, handle) for handle in handles]
 
     def drain(self) -> None:
-        """Wait until everything that was accepted is confirmed."""
+        """Wait until everything that was accepted is confirmed or rejected."""
         self._call(self._publisher.drain())
+
+    def dead_letters(self, limit: int = 1000, *, after: int = 0) -> list[DeadLetter]:
+        """Read the first `limit` dead letters of the outbox with a number above `after`."""
+        return self._call(self._publisher.dead_letters(limit, after=after))
+
+    def replay_dead_letters(self, numbers: Sequence[int] | None = None) -> int:
+        """Send dead letters again, by their numbers (None: all); return how many."""
+        return self._call(self._publisher.replay_dead_letters(numbers))
+
+    def delete_dead_letters(self, numbers: Sequence[int] | None = None) -> int:
+        """Remove dead letters for good, by their numbers (None: all); return how many."""
+        return self._call(self._publisher.delete_dead_letters(numbers))
 
     @property
     def stats(self) -> PublisherStats:
         """Counts since it was opened, and the settings of each target."""
-        return self._publisher.stats
+        return self._observe(lambda: self._publisher.stats)
 
     @property
     def errors(self) -> list[FlyballError]:
         """The last error of each target that stores nothing at the moment."""
-        return self._publisher.errors
+        return self._observe(lambda: self._publisher.errors)
 
     @property
     def problems(self) -> list[str]:
-        """One sentence for each target that stores nothing at the moment."""
-        return self._publisher.problems
+        """One sentence for each target that stores nothing at the moment, and one if messages were rejected."""
+        return self._observe(lambda: self._publisher.problems)
 
     def steps(self, channel: str | None = None) -> list[LoopRecord]:
         """The newest steps of the controller, oldest first: what it saw, what it set, and why."""
-        return self._publisher.steps(channel)
+        return self._observe(lambda: self._publisher.steps(channel))
+
+    def _observe(self, read: Callable[[], Result]) -> Result:
+        """Read between two steps of the publisher: counts that belong together are of one moment."""
+        loop = self._loop
+        return read() if loop is None else loop.call(read)
 
     def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return self._loop.run(work)
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise PublisherClosed(NOT_OPEN)
+        try:
+            return loop.run(work)
+        except LoopEnded:
+            self._publisher._check_open()
+            raise PublisherClosed(CLOSED) from None
