@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sqlite3
 import threading
 import time
 from collections import Counter
@@ -17,6 +19,8 @@ import pytest
 from flyball import Capacity, Consumer, Message, Rate, RetryPolicy, connect
 from flyball.brokers import Delivery
 from flyball.brokers.core.receiver import BaseReceiver
+from flyball.brokers.memory.broker import MemoryBroker
+from flyball.brokers.port import Unsupported
 from flyball.errors import InvalidValue
 from flyball.servers.rabbitmq import RabbitMqNode
 from flyball.store import SqliteDatabase
@@ -71,6 +75,12 @@ async def waiting(url: str, name: str) -> int:
             {"queue": "q", "dead_letter": "d", "dead_letter_exchange": True},
             "dead_letter 'd' and dead_letter_exchange exclude each other",
         ),
+        ({"queue": "q", "dead_letter": "q"}, "dead_letter must be another channel than 'q', which is consumed"),
+        ({"queue": "q", "dead_letter": 3}, "dead_letter must be the name of a channel, got 3"),
+        ({"queue": "q", "dead_letter": "a*b"}, "invalid channel name 'a*b'"),
+        ({"queue": "q", "retries": 1.5}, "retries must be an integer >= 0, got 1.5"),
+        ({"queue": "q", "retries": True}, "retries must be an integer >= 0, got True"),
+        ({"queue": "q", "handler": lambda: None}, "a handler must be a function of one message, got <lambda>"),
         ({"queue": "q", "controller": "pi"}, "need a goal"),
         ({"queue": "q", "concurrency": 0}, "concurrency must be >= 1, got 0"),
         ({"queue": "q", "retries": -1}, "retries must be an integer >= 0, got -1"),
@@ -78,7 +88,7 @@ async def waiting(url: str, name: str) -> int:
     ],
 )
 def test_invalid_options_are_refused_with_the_reason(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidValue, match="^.*" + message.replace("(", "\\(")):
+    with pytest.raises(InvalidValue, match="^.*" + re.escape(message)):
         Consumer("memory://x", **{"handler": print, **arguments})
 
 
@@ -158,6 +168,35 @@ def test_a_handler_that_hangs_is_given_up(memory: Any, blocking: bool) -> None:
     asyncio.run(scenario())
 
 
+def test_the_wait_for_a_thread_is_not_part_of_a_handlers_time(memory: Any) -> None:
+    """All 32 threads hang: their messages are given up; those that wait for a thread are handled after them."""
+    release = threading.Event()
+    called: list[str] = []
+
+    def hang(message: Message) -> None:
+        called.append(message.id)
+        if len(called) <= 32:
+            release.wait(60)
+
+    async def scenario() -> list[str]:
+        await memory.send(bodies(80))
+        threads = threading.active_count()
+        consumer = Consumer(
+            memory.url, handler=hang, handler_timeout_s=3.0, retries=0, window=80, **memory.arguments
+        )
+        async with consumer:
+            await until(lambda: consumer.stats.acked == 80)
+            release.set()
+        await until(lambda: threading.active_count() <= threads)
+        async with await connect(memory.url) as broker:
+            receiver = await broker.receiver(f"{memory.name}.dead", window=100)
+            return [delivery.message.id for delivery in await receiver.receive(100, timeout_s=0.0)]
+
+    dead = asyncio.run(scenario())
+    assert len(called) == 80
+    assert set(dead) == set(called[:32])
+
+
 def test_a_timeout_of_the_handlers_own_is_an_error_like_any_other(memory: Any) -> None:
     """A call to another service that times out ends the handler: its thread is free and needs no other."""
     threads: set[int] = set()
@@ -198,22 +237,28 @@ def test_a_stop_acknowledges_what_is_done_and_gives_back_the_rest(memory: Any) -
     asyncio.run(scenario())
 
 
-def test_an_acknowledgement_that_is_under_way_at_the_stop_is_finished(
-    memory: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def slow_down_acknowledgements(monkeypatch: pytest.MonkeyPatch, begun: asyncio.Event) -> None:
+    """Each takes half a second; `begun` is set when the first one begins."""
     acknowledge = BaseReceiver.ack
-    begun = asyncio.Event()
 
     async def acknowledge_slowly(self: BaseReceiver, *deliveries: Delivery) -> None:
         begun.set()
         await asyncio.sleep(0.5)
         await acknowledge(self, *deliveries)
 
+    monkeypatch.setattr(BaseReceiver, "ack", acknowledge_slowly)
+
+
+def test_an_acknowledgement_that_is_under_way_at_the_stop_is_finished(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
     async def handle(_: Message) -> None: ...
 
     async def scenario() -> None:
         await memory.send(bodies(1))
-        monkeypatch.setattr(BaseReceiver, "ack", acknowledge_slowly)
+        slow_down_acknowledgements(monkeypatch, begun)
         async with Consumer(memory.url, handler=handle, **memory.arguments) as consumer:
             await begun.wait()
         assert consumer.stats.acked == 1
@@ -225,13 +270,7 @@ def test_an_acknowledgement_that_is_under_way_at_the_stop_is_finished(
 def test_what_is_handled_while_another_acknowledgement_is_under_way_is_acknowledged_at_the_stop(
     memory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    acknowledge = BaseReceiver.ack
     begun, handled = asyncio.Event(), asyncio.Event()
-
-    async def acknowledge_slowly(self: BaseReceiver, *deliveries: Delivery) -> None:
-        begun.set()
-        await asyncio.sleep(0.5)
-        await acknowledge(self, *deliveries)
 
     async def handle(message: Message) -> None:
         if message.body == b"1":
@@ -240,7 +279,7 @@ def test_what_is_handled_while_another_acknowledgement_is_under_way_is_acknowled
 
     async def scenario() -> None:
         await memory.send(bodies(2))
-        monkeypatch.setattr(BaseReceiver, "ack", acknowledge_slowly)
+        slow_down_acknowledgements(monkeypatch, begun)
         async with Consumer(memory.url, handler=handle, **memory.arguments) as consumer:
             await handled.wait()
         assert consumer.stats.acked == 2
@@ -355,6 +394,112 @@ def test_automatic_acks_without_a_goal_acknowledge_before_the_handler(memory: An
         async with consumer:
             await until(lambda: tries == 1)
         assert await waiting(memory.url, memory.name) == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("text", ["no file '\udcff'", "x" * 1_000_000], ids=["surrogate", "long"])
+def test_whatever_a_handler_raises_its_message_becomes_a_dead_letter(memory: Any, text: str) -> None:
+    async def scenario() -> None:
+        (id,) = await memory.send([b"bad"])
+
+        async def handle(_: Message) -> None:
+            raise OSError(text)
+
+        async with Consumer(memory.url, handler=handle, retries=0, **memory.arguments) as consumer:
+            await until(lambda: consumer.stats.acked == 1)
+        async with await connect(memory.url) as broker:
+            receiver = await broker.receiver(f"{memory.name}.dead")
+            (dead,) = await receiver.receive(timeout_s=10.0)
+        assert (dead.message.id, dead.message.body) == (id, b"bad")
+        assert str(dead.message.headers["flyball-error"]).startswith("OSError: ")
+
+    asyncio.run(scenario())
+
+
+class _NotAnException(BaseException):
+    """As some frameworks use to leave a handler."""
+
+
+class _Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [GeneratorExit(), BaseExceptionGroup("group", [GeneratorExit()]), _NotAnException(), _Speechless()],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("blocking", [False, True], ids=["asynchronous", "thread"])
+def test_a_message_whose_handler_raises_what_is_no_exception_costs_no_slot(
+    memory: Any, blocking: bool, error: BaseException
+) -> None:
+    async def scenario() -> None:
+        await memory.send([b"bad"] * 4 + [b"good"] * 4)
+        good = 0
+
+        def handle(message: Message) -> None:
+            nonlocal good
+            if message.body == b"bad":
+                raise error
+            good += 1
+
+        async def handle_async(message: Message) -> None:
+            handle(message)
+
+        options = {"window": 2, "retries": 0, **memory.arguments}
+        async with Consumer(memory.url, handler=handle if blocking else handle_async, **options) as consumer:
+            await until(lambda: consumer.stats.acked == 8)
+        assert (good, consumer.stats.dead_lettered) == (4, 4)
+
+    asyncio.run(scenario())
+
+
+def test_a_store_of_finished_ids_that_is_locked_for_a_while_costs_no_slot(
+    memory: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        await memory.send([])
+        path = tmp_path / "finished.db"
+        log = Log()
+        database = SqliteDatabase(path, busy_s=0.1)
+        options = {"window": 2, "finished_store": database, **memory.arguments}
+        async with Consumer(memory.url, handler=log, **options) as consumer:
+            other = sqlite3.connect(path, isolation_level=None)
+            other.execute("BEGIN EXCLUSIVE")
+            await memory.send(bodies(6))
+            await until(lambda: caplog.text.count("the store of finished ids does not answer") >= 2)
+            other.execute("ROLLBACK")
+            await until(lambda: consumer.stats.acked == 6)
+        other.close()
+        database.close()
+        assert len(log.ids) == len(set(log.ids)) == 6
+
+    asyncio.run(scenario())
+
+
+def test_the_same_id_in_two_channels_of_a_pattern_is_handled_twice(memory: Any, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        database = SqliteDatabase(tmp_path / "finished.db")
+        handled: list[bytes] = []
+
+        async def handle(message: Message) -> None:
+            handled.append(message.body)
+
+        async with await connect(memory.url) as broker:
+            names = [f"{memory.name}.{word}" for word in ("orders", "invoices")]
+            for name in names:
+                await broker.declare(name)
+            options = {"channel": f"{memory.name}.*", "group": "all", "finished_store": database}
+            async with Consumer(memory.url, handler=handle, **options) as consumer:  # type: ignore[arg-type]
+                for count, name in enumerate((*names, names[0]), 1):  # the last one is a repeat
+                    sender = await broker.sender(name)
+                    assert (await sender.send_batch([Message(name.encode(), id="17")]))[0].ok
+                    await until(lambda count=count: consumer.stats.acked == count)  # type: ignore[misc]
+        database.close()
+        assert sorted(handled) == sorted(name.encode() for name in names)
+        assert consumer.stats.repeats == 1
 
     asyncio.run(scenario())
 
@@ -559,6 +704,83 @@ def test_dead_letters_can_be_left_to_the_broker(rabbitmq: RabbitMqNode) -> None:
     assert got == b"bad"
     assert properties.headers["x-first-death-reason"] == "rejected"
     connection.close()
+
+
+@pytest.mark.parametrize("place", ["memory", "sqlite", "rabbitmq"])
+def test_messages_are_not_rejected_where_no_dead_letter_exchange_gets_them(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    queue = fresh()
+    urls = {"memory": f"memory://{queue}", "sqlite": f"sqlite:///{tmp_path / 'broker.db'}"}
+    if place == "rabbitmq":
+        node: RabbitMqNode = request.getfixturevalue("rabbitmq")
+        urls[place] = node.url
+
+    async def scenario() -> None:
+        async with await connect(urls[place]) as broker:
+            await broker.declare(queue)
+            sender = await broker.sender(queue)
+            await sender.send_batch([Message(b"bad")])
+            consumer = Consumer(urls[place], queue=queue, handler=print, dead_letter_exchange=True)
+            while await broker.has_dead_letter_exchange(queue) is None:  # RabbitMQ reports policies a bit later
+                await asyncio.sleep(0.1)
+            with pytest.raises(Unsupported, match="has no dead-letter exchange"):
+                await consumer.run()
+            assert await broker.depth(queue) == 1
+
+    asyncio.run(scenario())
+
+
+def test_messages_that_fail_together_share_one_sender_to_their_dead_letters(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    open_sender = MemoryBroker.sender
+
+    async def sender(self: MemoryBroker, channel: str, **options: Any) -> Any:
+        opened.append(channel)
+        await asyncio.sleep(0.01)
+        return await open_sender(self, channel, **options)
+
+    async def scenario() -> None:
+        await memory.send(bodies(30))
+        monkeypatch.setattr(MemoryBroker, "sender", sender)
+
+        async def handle(_message: Message) -> None:
+            raise RuntimeError("bad")
+
+        consumer = Consumer(memory.url, handler=handle, retries=RetryPolicy(0), window=30, **memory.arguments)
+        async with consumer:
+            await until(lambda: consumer.stats.dead_lettered == 30)
+        assert opened == [f"{memory.name}.dead"]
+
+    asyncio.run(scenario())
+
+
+def test_a_pattern_that_covers_its_own_dead_letters_does_not_handle_them() -> None:
+    name = fresh()
+
+    async def scenario() -> None:
+        calls = 0
+
+        async def handle(_message: Message) -> None:
+            nonlocal calls
+            calls += 1
+            raise RuntimeError("bad")
+
+        async with await connect(f"memory://{name}") as broker:
+            await broker.declare(f"{name}.a")
+            consumer = Consumer(
+                f"memory://{name}", channel=f"{name}.#", group="g", handler=handle, retries=RetryPolicy(0)
+            )
+            async with consumer:
+                sender = await broker.sender(f"{name}.a")
+                await sender.send_batch([Message(b"bad")])
+                await until(lambda: consumer.stats.acked == 2)
+            assert calls == 1
+            assert await broker.depth(f"{name}.all.dead") == 1
+
+    asyncio.run(scenario())
 
 
 def test_dead_letters_are_stored_on_every_broker(channel: Any) -> None:

@@ -7,11 +7,12 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ import pytest
 
 from flyball import Consumer
 from flyball.brokers import Message, connect
-from flyball.servers.rabbitmq import RabbitMqNode, installed
 from tests.consumer.queues import ChannelUnderTest, fresh, until
 
 _PROGRAM = """
@@ -87,25 +87,53 @@ def test_killed_consumers_lose_nothing_and_repeat_nothing_that_was_acknowledged(
     assert {id for log in logs for id in handled(log)} == set(ids)
 
 
+# --- a channel that is deleted and declared again ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "classic", "quorum", "kafka"])
+def test_a_consumer_goes_on_when_its_channel_was_deleted_and_is_declared_again(
+    request: pytest.FixtureRequest, kind: str, tmp_path: Path
+) -> None:
+    if kind in ("memory", "sqlite"):
+        urls = {"memory": f"memory://{fresh()}", "sqlite": f"sqlite:///{tmp_path / 'events.db'}"}
+        channel = ChannelUnderTest(urls[kind], fresh(), log=False)
+    elif kind in ("classic", "quorum"):
+        url = request.getfixturevalue("amqp_url")
+        channel = ChannelUnderTest(f"{url}{'&' if '?' in url else '?'}queue_type={kind}", fresh(), log=False)
+    elif kind == "stream":
+        channel = ChannelUnderTest(request.getfixturevalue("rabbitmq").stream_url, fresh(), log=True)
+    else:
+        channel = ChannelUnderTest(request.getfixturevalue("kafka_url"), fresh(), log=True)
+
+    async def scenario() -> None:
+        done: list[bytes] = []
+
+        async def handle(message: Message) -> None:
+            done.append(message.body)
+
+        async with await connect(channel.url) as broker:
+            await channel.send([b"old %d" % number for number in range(30)])
+            async with Consumer(channel.url, handler=handle, window=5, **channel.arguments) as consumer:
+                await until(lambda: consumer.stats.acked == 30)
+                await broker.delete(channel.name)
+                await asyncio.sleep(1.5)
+                new = [b"new %d" % number for number in range(50)]  # more than the old one had
+                await channel.send(new[:20])
+                await channel.send(new[20:])
+                await until(lambda: {*new} <= {*done})
+        assert Counter(done).most_common(1)[0][1] == 1
+
+    asyncio.run(scenario())
+
+
 # --- killed brokers ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def own_node() -> Iterator[RabbitMqNode]:
-    """A node to kill, that has had a stream for a moment (before that it would forget its streams)."""
-    if not installed():
-        pytest.skip("needs a broker of its own to kill: apt-get install rabbitmq-server")
-    with RabbitMqNode() as node:
-        asyncio.run(ChannelUnderTest(node.stream_url, fresh(), log=True).send([]))
-        node.await_registered("rabbit_stream_coordinator")
-        yield node
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream", "kafka"])
 def test_a_killed_broker_loses_nothing_and_nothing_is_handled_twice(
     request: pytest.FixtureRequest, kind: str
 ) -> None:
-    server: Any = request.getfixturevalue("own_kafka" if kind == "kafka" else "own_node")
+    server: Any = request.getfixturevalue("own_kafka" if kind == "kafka" else "own_rabbitmq")
     if kind in ("classic", "quorum"):
         channel = ChannelUnderTest(f"{server.amqp_url}?queue_type={kind}", fresh(), log=False)
     else:
@@ -167,5 +195,35 @@ def test_parked_messages_do_not_starve_others_and_go_back_once(amqp_url: str, ki
                 gate.set()
             again = await broker.receiver(queue)
             assert await again.receive(timeout_s=0.5) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_was_locked_for_a_while_stops_no_consumer(tmp_path: Path) -> None:
+    """Neither receiving nor acknowledging, and no slot of the window is lost."""
+    url = f"sqlite:///{tmp_path}/broker.db?busy_timeout_s=0.02"
+    seen: Counter[str] = Counter()
+
+    async def handle(message: Message) -> None:
+        seen[message.id] += 1
+        await asyncio.sleep(0.001)
+
+    async def scenario() -> None:
+        async with await connect(url) as broker:
+            await broker.declare("jobs")
+            sender = await broker.sender("jobs")
+            sent = [Message(b"%d" % at) for at in range(300)]
+            await sender.send_batch(sent)
+            async with Consumer(url, queue="jobs", handler=handle, window=3):
+                for share in (50, 150):
+                    await until(partial(lambda share: len(seen) >= share, share))
+                    other = sqlite3.connect(tmp_path / "broker.db", isolation_level=None)
+                    other.execute("BEGIN IMMEDIATE")
+                    await asyncio.sleep(0.2)  # several times as long as the broker waits
+                    other.execute("ROLLBACK")
+                    other.close()
+                await until(lambda: len(seen) == 300)
+            assert await broker.depth("jobs") == 0
+            assert set(seen.values()) == {1}
 
     asyncio.run(scenario())

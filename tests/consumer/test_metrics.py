@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flyball.consumer.metrics import WindowMetrics
+from flyball.consumer.window_loop import WindowMetrics
 
 
 def test_a_sample_counts_what_was_handed_over_and_what_was_finished() -> None:

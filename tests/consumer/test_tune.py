@@ -10,10 +10,11 @@ import pytest
 from flyball.consumer.config import ConsumerConfig, ConsumerFile, ProfileConfig
 from flyball.consumer.policy.controller import make_controller
 from flyball.consumer.policy.goals import Rate
-from flyball.consumer.tune import Playback, Tuning, design_model, propose, select_informative
+from flyball.consumer.tune import MOST_RUNS, Playback, Tuning, design_model, propose, select_informative
 from flyball.control.identification.identify import Fit, identify
 from flyball.control.record import LoopRecord
 from flyball.control.step import ReasonCode
+from flyball.control.tuning import Candidate, designed, excitation
 from flyball.errors import FlyballError
 from flyball.loops.policy import Observation, Policy, decide, start
 from flyball.loops.toml import check
@@ -86,6 +87,38 @@ def test_starved_samples_are_not_fitted_and_the_end_of_the_signal_is_noticed() -
     assert len(rows) == 6
     assert all(rate == 60.0 * window for window, rate in rows)
     assert [record.code for record in records].index(ReasonCode.SIGNAL_COMPLETE) == 8
+
+
+@pytest.mark.parametrize("seed", [12, 26, 36, 40, 46, 48])
+def test_a_machine_that_pauses_needs_more_than_one_run_of_the_signal(seed: int) -> None:
+    """A pause of 150 ms each second spoils samples of 250 ms: after 18 of them a PI is rejected, for other reasons
+    with each seed (a gain that may be 0, a memory that is not there)."""
+    plant = ConsumerPlant(
+        handling_s=0.06, handlers=20, round_trip_s=0.003, spread=0.1, wander=0.2, stalls_per_s=1.0, stall_s=0.15
+    )
+    signal = excitation("staircase", 1.0, 10.0, samples=18, hold=2)
+    run = run_consumer(
+        plant,
+        "rate=100",
+        Playback(signal, enough=150.0),
+        samples=MOST_RUNS * len(signal) + 1,
+        period_s=0.25,
+        window=1.0,
+        limits=(1.0, 10.0),
+        guarded=False,
+        seed=seed,
+    )
+    ends = [k for k, record in enumerate(run.records) if record.code is ReasonCode.SIGNAL_COMPLETE]
+    assert len(ends) == MOST_RUNS
+
+    def pi_after(runs: int) -> Candidate:
+        rows = select_informative(run.records[2 : ends[runs - 1] + 1])
+        fit = identify([window for window, _ in rows], [rate for _, rate in rows], align="same", delay=0)
+        model, covariance = design_model(fit)
+        return designed("pi", "pi", model, settling=4.0, overshoot=0.1, covariance=covariance)
+
+    assert not pi_after(1).accepted
+    assert any(pi_after(runs).accepted for runs in range(2, MOST_RUNS + 1))
 
 
 # --- profiles in the file ----------------------------------------------------------------------------------------

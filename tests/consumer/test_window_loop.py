@@ -12,9 +12,10 @@ import pytest
 
 from flyball import Consumer
 from flyball.brokers import Message, connect
-from flyball.consumer.policy.controller import DITHER_S
+from flyball.consumer.policy.controller import DITHER_S, guard_for
 from flyball.consumer.policy.goals import Goal, Rate
 from flyball.consumer.policy.knee import Knee
+from flyball.consumer.policy.little import Little
 from flyball.consumer.window_loop import WindowLoop
 from flyball.control.record import LoopRecord
 from flyball.loops.runner import Runner
@@ -79,12 +80,13 @@ def test_it_makes_the_same_steps_whoever_drives_it() -> None:
     assert steps[-1].command == pytest.approx(400.0 * RESIDENCE_S, rel=0.02)
 
 
-def test_a_goal_of_another_kind_changes_the_controller() -> None:
+def test_a_goal_of_another_kind_changes_the_controller_and_its_guard() -> None:
     by_hand = VirtualTime()
     loop = window_loop(Rate(400.0), by_hand.now)
     by_hand.drive(loop, 8)
     loop.goal = "capacity"
     assert isinstance(loop.loop.controller, Knee)
+    assert loop.loop.guard == guard_for(loop.loop.controller) != guard_for(Little())
     (step,) = by_hand.drive(loop, 1)
     assert step.command is not None
     loop.goal = "rate=200"

@@ -7,7 +7,8 @@ handler = "shop.orders:handle"
 goal = "rate=400"
 controller = { name = "pi", kp = -0.0016, ki = 0.0060 }
 
-With tables [[profile]] in place of the controller, the gains are those of the current workload
+A table [consumer.group] in place of the queue makes it a member of a group (`flyball.groups.config`). With tables
+[[profile]] in place of the controller, the gains are those of the current workload
 (`policy.profiles`).
 """
 
@@ -19,15 +20,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, Strict, field_validator, model_validator
+from pydantic import BeforeValidator, Field, Strict, field_validator, model_validator
 
+from flyball.brokers import check_url
 from flyball.consumer.consumer import Consumer
 from flyball.consumer.handler import Handler, check_handler
 from flyball.consumer.policy.goals import parse_goal
 from flyball.consumer.policy.profiles import Profile, ProfileScheduled
 from flyball.control.record import Mode
 from flyball.errors import InvalidValue
+from flyball.groups.config import GroupConfig
 from flyball.strict_model import StrictModel
+
+
+def _to_group(value: Any) -> Any:
+    return GroupConfig(**value) if isinstance(value, dict) else value
 
 
 class ConsumerConfig(StrictModel):
@@ -37,7 +44,11 @@ class ConsumerConfig(StrictModel):
     handler: Annotated[str, Field(description="module:function that takes a message")]
     queue: Annotated[str | None, Field(description="the queue to consume")] = None
     channel: Annotated[str | None, Field(description="the channel or pattern, with a group")] = None
-    group: Annotated[str | None, Field(description="the group to be a member of")] = None
+    group: Annotated[
+        str | GroupConfig | None,
+        BeforeValidator(_to_group),
+        Field(description="the group to be a member of: its name, with a channel; or a table"),
+    ] = None
     goal: Annotated[str | None, Field(description="rate=400, capacity, latency=0.5 or drain-by=60")] = None
     controller: Annotated[
         dict[str, Any] | str | None, Field(description="name of a controller, or a table with its gains")
@@ -54,6 +65,12 @@ class ConsumerConfig(StrictModel):
     max_window: Annotated[float, Field(ge=1, le=65_535, description="the widest window")] = 2000.0
     pacing: Annotated[bool, Strict(), Field(description="hand messages over evenly")] = False
     period_s: Annotated[float, Field(gt=0, description="seconds between samples")] = 1.0
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        check_url(url)
+        return url
 
     @field_validator("goal")
     @classmethod
@@ -77,9 +94,9 @@ class ConsumerConfig(StrictModel):
 
     def _make(self, handler: Handler, **more: Any) -> Consumer:
         options = {
-            name: _tuples(value) for name, value in self.model_dump().items() if name not in ("url", "handler")
+            name: _tuples(value) for name, value in self.model_dump(exclude={"url", "handler", "group"}).items()
         }
-        return Consumer(self.url, handler=handler, **{**options, **more})
+        return Consumer(self.url, handler=handler, group=self.group, **{**options, **more})
 
 
 class ProfileConfig(StrictModel):
@@ -154,7 +171,10 @@ def load_handler(name: str) -> Handler:
             raise InvalidValue(f"the module {module_name!r} has no {attribute!r}; name a function of it")
         target = getattr(target, part)
     if not callable(target):
-        raise InvalidValue(f"the handler {name!r} must be a function of one message, got {target!r}")
+        raise InvalidValue(
+            f"the handler {name!r} must be a function of one message, got an object of type "
+            f"{type(target).__name__}"
+        )
     check_handler(target)
     handler: Handler = target
     return handler

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -28,18 +29,23 @@ from flyball.brokers.port import (
     Receiver,
     Start,
     Unsupported,
+    may_pass,
 )
 from flyball.consumer.dead_letters import DeadLetterChannel
 from flyball.consumer.dispatcher import Dispatcher
 from flyball.consumer.finished_store import FinishedStore
 from flyball.consumer.handler import Handler, check_handler
+from flyball.consumer.membership import Membership, member_url
 from flyball.consumer.policy.controller import DITHER_S, WINDOW_LIMITS, ControllerOption
 from flyball.consumer.policy.goals import ConsumerMeasurement, Goal, parse_goal
 from flyball.consumer.policy.retry import RetryPolicy
 from flyball.consumer.receiver_window import ReceiverWindow
-from flyball.consumer.subscription import check_options, make_subscription
+from flyball.consumer.subscription import check_dead_letter, check_options, make_subscription
 from flyball.control.record import LoopRecord, Mode
 from flyball.errors import InvalidValue
+from flyball.futures import wait_at_most
+from flyball.groups.config import GroupConfig
+from flyball.groups.policy.reports import HandOvers
 from flyball.loops.loop import Loop
 from flyball.loops.runner import Runner
 from flyball.loops.telemetry.sink import Sink
@@ -49,6 +55,7 @@ log = logging.getLogger("flyball.consumer")
 
 _RECEIVE_TIMEOUT_S = 0.2  # receiving is never cancelled, for what came would then be lost
 _RECEIVE_RETRY_S = 0.5
+_REPORT_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,11 @@ class ConsumerStats:
     """Messages since the start, and what the last sample measured (None: nothing yet).
 
     `handed` were handed to handlers, `acked` are done, dead letters included; `failed` counts failures of
-    handlers, `returned` went back to the broker, `repeats` came again and were not handled again. `window` is how
-    many may be in flight, `status` why the goal is not held, if so.
+    handlers, `returned` went back to the broker, `repeats` came again and were not handled again, `unreadable`
+    could not be decoded and are dead letters. Of those `in_flight`, `pausing` wait before they are tried again.
+    `window` is how many may be in flight without those, `status` why the goal is not held, if so. A member of a
+    group has `owned`, the queues that it reads with their generations, and counts the queues that it handed over:
+    `clean_hand_overs` after all in flight was settled, `forced_hand_overs` with messages that went back.
     """
 
     handed: int
@@ -67,6 +77,7 @@ class ConsumerStats:
     dead_lettered: int
     returned: int
     repeats: int
+    unreadable: int
     in_flight: int
     window: float
     goal: str | None
@@ -74,28 +85,37 @@ class ConsumerStats:
     residence_s: float | None
     depth: float | None
     status: str
+    owned: Mapping[str, int] = field(default_factory=dict)
+    clean_hand_overs: int = 0
+    forced_hand_overs: int = 0
+    pausing: int = 0
 
 
 class Consumer:
-    """A consumer of a queue, or of a channel as a member of a group.
+    """A consumer of a queue, of a channel as a member of a group, or of the queues that it is granted in a group.
+
+    `group="name"` with `channel` lets the broker share messages in the group. `group=GroupConfig(…)` alone makes
+    it a member that is granted queues: each is read by one member at a time, in order, on RabbitMQ, Kafka and
+    SQLite; `stats.owned` has them. When it stops, it hands them over and leaves.
 
     `async with Consumer(…)`: it runs in the background; at the end it finishes what is being handled, returns
     the rest and closes. `run` and `run_blocking` do the same until `stop`, or for a given time.
 
     `handler` takes a `Message`; a coroutine function runs on the event loop, any other in one of `concurrency`
     threads; if what it returns can be awaited, that is awaited as part of the handling. It may raise: the message
-    is then tried again `retries` times with growing pauses, and after that goes to the channel `dead_letter`
-    (default: the queue's name and ".dead"); with `dead_letter_exchange` it is rejected instead, so that the
-    dead-letter exchange of its queue gets it. `handler_timeout_s` ends a coroutine; a thread cannot be ended, its
-    message counts as failed and the thread is replaced.
+    is then tried again `retries` times after growing pauses, in which others are handled (with a window of 1 they
+    wait, to keep the order), and after that goes to the channel `dead_letter` (default: the queue's name and
+    ".dead"); with `dead_letter_exchange` it is rejected instead, so that the dead-letter exchange of its queue
+    gets it. `handler_timeout_s` ends a coroutine; a thread cannot be ended, its message counts as failed and the
+    thread is replaced.
 
     `goal` is "rate=400", "capacity", "latency=0.5", "drain-by=60" or an object of
     `flyball.consumer.policy.goals`; without one the window is fixed at `window`. `controller` is a name of the
     catalogue, a config ({"name": "pi", "kp": …}) or an object; default is Little's law with a trim. In the modes
     `advise` and `shadow` the window stays at `window` and `steps()` show the proposed windows; the default is
     `on`, since the window belongs to the consumer (a `Loop`, whose actuator belongs to your program, starts in
-    `advise`). `pacing` also hands messages over evenly, by a token bucket. `metric` replaces the measured rate by
-    what it returns for it (None: no measurement).
+    `advise`). A rate is an upper bound with the default controller; `pacing` also hands messages over evenly.
+    `metric` replaces the measured rate by what it returns for it (None: no measurement).
 
     `start` says where a new group begins: by default at the earliest message, since work that waits must not be
     skipped (`Broker.subscribe`, for programs that only follow, begins at the latest). `finished_store` is a
@@ -110,7 +130,7 @@ class Consumer:
         handler: Handler,
         queue: str | None = None,
         channel: str | None = None,
-        group: str | None = None,
+        group: str | GroupConfig | None = None,
         start: Start = "earliest",
         goal: str | Goal | None = None,
         controller: ControllerOption = None,
@@ -154,6 +174,8 @@ class Consumer:
                 f"dead_letter {dead_letter!r} and dead_letter_exchange exclude each other: dead letters go to a "
                 "channel, or to the dead-letter exchange of the queue"
             )
+        if dead_letter is not None:
+            check_dead_letter(self._subscription, dead_letter)
         self._dead_letter = dead_letter or self._subscription.dead_letter_channel
         self._dead_letter_exchange = dead_letter_exchange
         self._auto_ack, self._stop_timeout_s = auto_ack, stop_timeout_s
@@ -172,9 +194,11 @@ class Consumer:
             telemetry=telemetry,
             store=store,
         )
-        self._stop = asyncio.Event()
+        self._stop = threading.Event()
+        self._reported, self._reported_s = "", 0.0
         self._receiver: Receiver | None = None
         self._dispatcher: Dispatcher | None = None
+        self._membership: Membership | None = None
 
     # --- state and goal -----------------------------------------------------------------------------------------
 
@@ -218,6 +242,8 @@ class Consumer:
     def stats(self) -> ConsumerStats:
         """Counts since the start, and the last sample."""
         dispatcher, receiver, measurement = self._dispatcher, self._receiver, self.measurement
+        membership = self._membership
+        hand_overs = HandOvers() if membership is None else membership.hand_overs
         return ConsumerStats(
             handed=self._window.metrics.handed,
             acked=0 if dispatcher is None else dispatcher.acked,
@@ -226,6 +252,7 @@ class Consumer:
             dead_lettered=0 if dispatcher is None else dispatcher.dead_lettered,
             returned=0 if dispatcher is None else dispatcher.returned,
             repeats=0 if dispatcher is None else dispatcher.repeats,
+            unreadable=0 if dispatcher is None else dispatcher.unreadable,
             in_flight=0 if receiver is None else receiver.in_flight,
             window=self.window,
             goal=None if self.goal is None else str(self.goal),
@@ -233,18 +260,24 @@ class Consumer:
             residence_s=None if measurement is None else measurement.residence_s,
             depth=self._window.depth,
             status=self.status,
+            owned={} if membership is None else membership.owned,
+            clean_hand_overs=hand_overs.clean,
+            forced_hand_overs=hand_overs.forced,
+            pausing=0 if dispatcher is None else dispatcher.pausing,
         )
 
     # --- running ------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Finish what is being handled, return the rest, and end `run`. Call it on the consumer's event loop."""
+        """Finish what is being handled, return the rest, and end `run`. Any thread may call it, a handler, too."""
         self._stop.set()
 
     async def run(self, *, seconds: float | None = None) -> None:
         """Consume until `stop`, or for `seconds`."""
-        window = self._window
-        async with await connect(self._url) as broker:
+        window, member = self._window, self._subscription.member
+        async with await connect(self._url if member is None else member_url(self._url, member)) as broker:
+            if self._dead_letter_exchange:
+                await self._check_dead_letter_exchange(broker)
             self._receiver = receiver = await self._open(broker)
             dead_letters = DeadLetterChannel(
                 broker,
@@ -254,7 +287,7 @@ class Consumer:
             self._dispatcher = dispatcher = Dispatcher(
                 receiver,
                 self._handler,
-                window.metrics,
+                window,
                 concurrency=self._concurrency,
                 timeout_s=self._timeout_s,
                 retry=self._retry,
@@ -262,12 +295,16 @@ class Consumer:
                 finished_store=None
                 if self._finished_store is None
                 else FinishedStore(self._finished_store, self._subscription.name),
+                is_pattern=self._subscription.has_many_channels,
+                dead_letter_channel=self._dead_letter,
                 auto_ack=self._auto_ack,
             )
             tasks = [
                 asyncio.create_task(window.tick(receiver)),
-                asyncio.create_task(window.read_depth(broker, receiver, self._subscription)),
+                asyncio.create_task(window.read_depth(receiver, self._depth_sensor(broker, receiver))),
             ]
+            if self._membership is not None:
+                tasks.append(asyncio.create_task(self._membership.wait()))
             if self.runner is not None:
                 tasks.append(asyncio.create_task(self.runner.run()))
             if seconds is not None:
@@ -312,16 +349,51 @@ class Consumer:
         if kind is None and isinstance(ended[0], BaseException):
             raise ended[0]  # else the program's own error is raised
 
-    async def _open(self, broker: Broker) -> Receiver:
-        window = max(1, round(self.window))
+    async def _check_dead_letter_exchange(self, broker: Broker) -> None:
+        """Refuse to reject messages that the broker would then drop."""
         name, group = self._subscription.name, self._subscription.group
-        if group is None:
+        present = await broker.has_dead_letter_exchange(name) if group is None else None
+        if present is False or not broker.capabilities.queues:
+            raise Unsupported(
+                f"{name!r} has no dead-letter exchange, so that rejected messages would be lost: leave out "
+                "dead_letter_exchange, or declare the queue with one (RabbitMQ)"
+            )
+        if present is None:
+            log.warning(
+                "%s: failed messages are rejected, and RabbitMQ drops them unless the queue has a dead-letter "
+                "exchange; the URL's option management lets Flyball check that",
+                name,
+            )
+
+    async def _open(self, broker: Broker) -> Receiver:
+        window = self._window.whole
+        name, group = self._subscription.name, self._subscription.group
+        member = self._subscription.member
+        receiver: Receiver
+        if member is not None:
+            self._membership = await Membership.open(broker, member, window=window, start=self._start)
+            receiver = self._membership.receiver
+        elif group is None:
             receiver = await broker.receiver(name, window=window)
         else:
             receiver = await broker.subscribe(name, group, window=window, start=self._start)
         if self.goal is not None:
             receiver.count_round_trip()
         return receiver
+
+    def _depth_sensor(self, broker: Broker, receiver: Receiver) -> Callable[[], Awaitable[int]] | None:
+        """How many messages wait; None: of a pattern that is not known."""
+        subscription = self._subscription
+        if self._membership is not None:
+            return self._membership.depth
+        if subscription.is_pattern:
+            return None
+
+        async def count_waiting() -> int:
+            depth = await broker.depth(subscription.name, subscription.group)
+            return max(0, depth - (receiver.in_flight if subscription.group is not None else 0))
+
+        return count_waiting
 
     async def _receive(
         self, receiver: Receiver, dispatcher: Dispatcher, tasks: Sequence[asyncio.Task[None]]
@@ -335,24 +407,36 @@ class Consumer:
             if free <= 0:
                 dispatcher.slot_free.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(dispatcher.slot_free.wait(), DITHER_S)
+                    await wait_at_most(dispatcher.slot_free.wait(), DITHER_S)
                 continue
-            for delivery in await self._next_deliveries(receiver, free):
-                await self._window.pace()
+            count, wait_s = self._window.may_receive(free)
+            if not count:
+                await asyncio.sleep(min(wait_s, DITHER_S))
+                continue
+            for delivery in await self._next_deliveries(receiver, count):
+                self._window.use_pace()
                 dispatcher.begin(delivery)
 
     async def _next_deliveries(self, receiver: Receiver, limit: int) -> Sequence[Delivery]:
         self._window.asking_since_s = time.monotonic()
         try:
             return await receiver.receive(limit, timeout_s=_RECEIVE_TIMEOUT_S)
-        except (NoSuchChannel, LoginRefused, Unsupported):
-            raise
         except BrokerError as error:
-            log.warning("consumer %s: %s; trying again", self.name, error)
+            # Its queue was there when it began: one that was deleted or forbidden since may come back.
+            if not may_pass(error) and not isinstance(error, NoSuchChannel | LoginRefused):
+                raise
+            self._report(error)
             await asyncio.sleep(_RECEIVE_RETRY_S)
             return []
         finally:
             self._window.asking_since_s = None
+
+    def _report(self, error: BrokerError) -> None:
+        """Log why nothing is received: once, and again every minute while it lasts."""
+        now_s = time.monotonic()
+        if str(error) != self._reported or now_s - self._reported_s > _REPORT_EVERY_S:
+            self._reported, self._reported_s = str(error), now_s
+            log.warning("consumer %s: %s; trying again", self.name, error)
 
     async def _close(
         self,
@@ -364,7 +448,7 @@ class Consumer:
         if self.runner is not None:
             self.runner.stop()
             with suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(tasks[-1]), 2.0)
+                await wait_at_most(asyncio.shield(tasks[-1]), 2.0)
         try:
             for delivery in await receiver.withdraw():  # messages that must not be returned are handled
                 dispatcher.begin(delivery)
@@ -373,5 +457,7 @@ class Consumer:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._membership is not None:
+                await self._membership.leave()
             await receiver.close()
             await dead_letters.close()

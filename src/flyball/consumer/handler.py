@@ -28,6 +28,10 @@ def check_handler(handler: object) -> None:
     Traceback (most recent call last):
         ...
     flyball.errors.InvalidValue: a handler must not yield: calling rows makes a generator and runs none of it
+    >>> check_handler(lambda channel, message: None)
+    Traceback (most recent call last):
+        ...
+    flyball.errors.InvalidValue: a handler must be a function of one message, got <lambda>(channel, message): ...
     """
     if not callable(handler):
         raise InvalidValue(f"handler must be a function of one message, got {handler!r}")
@@ -36,6 +40,17 @@ def check_handler(handler: object) -> None:
         if inspect.isasyncgenfunction(function) or (inspect.isgeneratorfunction(function) and not awaitable):
             name = getattr(handler, "__name__", None) or repr(handler)
             raise InvalidValue(f"a handler must not yield: calling {name} makes a generator and runs none of it")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some builtins have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        name = getattr(handler, "__name__", None) or repr(handler)
+        raise InvalidValue(
+            f"a handler must be a function of one message, got {name}{signature}: {error}"
+        ) from None
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

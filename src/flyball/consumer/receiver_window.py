@@ -1,7 +1,8 @@
 """The window of a consumer's receiver: the host of a window loop in a `Consumer`.
 
 Each second a `Runner` samples the loop (`window_loop`); every 50 ms the receiver's window is set to the next whole
-number. Without a goal there is no loop and the window stays.
+number. Without a goal there is no loop and the window stays. The receiver gets further slots for messages that
+pause before a retry (`policy.retry`).
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from flyball.brokers.port import Broker, BrokerError, Receiver
-from flyball.consumer.metrics import WindowMetrics
+from flyball.brokers.port import BrokerError, Receiver
 from flyball.consumer.policy.controller import DITHER_S, FIRST_WINDOW, WINDOW_LIMITS, ControllerOption
 from flyball.consumer.policy.goals import ConsumerMeasurement, Goal, lacks_messages
-from flyball.consumer.subscription import Subscription
-from flyball.consumer.window_loop import WindowLoop
+from flyball.consumer.window_loop import WindowLoop, WindowMetrics
 from flyball.control.record import Mode
 from flyball.errors import InvalidValue
 from flyball.loops.loop import Loop
@@ -30,8 +29,9 @@ DEFAULT_WINDOW = 100
 class ReceiverWindow:
     """The loop of a goal, if there is one, on the receiver of a consumer.
 
-    `asking_since_s` is when the receiver was asked for messages that have not come yet (None: it is not being
-    asked); `Consumer` sets it.
+    `whole` is the window in force: the receiver's without the slots of messages that pause. `asking_since_s` is
+    when the receiver was asked for messages that have not come yet (None: it is not being asked); `Consumer` sets
+    it.
     """
 
     def __init__(
@@ -51,6 +51,10 @@ class ReceiverWindow:
     ) -> None:
         acts = goal is not None and mode == "on"
         self._first = float(window) if window is not None else FIRST_WINDOW if acts else float(DEFAULT_WINDOW)
+        self._max_window = max_window
+        self.whole = max(1, round(self._first))
+        self._extra_slots = 0
+        self._pace_decides = False
         self.asking_since_s: float | None = None
         self._loop: WindowLoop | None = None
         self.runner: Runner | None = None
@@ -64,7 +68,7 @@ class ReceiverWindow:
                 window=self._first,
                 period_s=period_s,
                 mode=mode,
-                pacing="always" if pacing else "off",
+                pacing="always" if pacing else "bounded" if metric is None else "off",
                 metric=metric,
             )
             self.runner = Runner([self._loop.loop], telemetry=telemetry, store=store)
@@ -90,6 +94,15 @@ class ReceiverWindow:
         return self._first if self._loop is None else self._loop.window
 
     @property
+    def one_at_a_time(self) -> bool:
+        """Whether the window is never more than one message, so that messages are handled in order."""
+        return (self._max_window if self._acts else self._first) < 2.0
+
+    @property
+    def _acts(self) -> bool:
+        return self._loop is not None and self._loop.loop.mode == "on"
+
+    @property
     def measurement(self) -> ConsumerMeasurement | None:
         return None if self._loop is None else self._loop.measurement
 
@@ -101,14 +114,18 @@ class ReceiverWindow:
     def status(self) -> str:
         return "" if self._loop is None else self._loop.status
 
-    async def pace(self) -> None:
-        """Wait until the next message may go; at once where pacing was not asked for."""
-        if self._loop is None:
-            return
-        wait_s = self._loop.wait_s
-        self._loop.use_pace()
-        if wait_s > 0.0:
-            await asyncio.sleep(wait_s)
+    def may_receive(self, slots: int) -> tuple[int, float]:
+        """How many messages may be received into free slots; if none, how long the next one has to wait."""
+        if not self._acts or self._loop is None:
+            return slots, 0.0
+        count = self._loop.count_tokens(slots)
+        self._pace_decides = self._pace_decides or not count
+        return count, 0.0 if count else self._loop.wait_s
+
+    def use_pace(self) -> None:
+        """Count a message that is handed over now."""
+        if self._loop is not None:
+            self._loop.use_pace()
 
     async def tick(self, receiver: Receiver) -> None:
         """Every 50 ms, measure whether messages were lacking, and set the next whole window."""
@@ -118,21 +135,31 @@ class ReceiverWindow:
             await asyncio.sleep(due_s - time.monotonic())
             waiting_s = None if self.asking_since_s is None else time.monotonic() - self.asking_since_s
             lacking = lacks_messages(waiting_s, receiver.occupied, receiver.window)
-            self.metrics.tick(full=not lacking, round_trip_s=receiver.round_trip_s)
-            if self._loop is not None and self._loop.loop.mode == "on":
-                whole = self._loop.next_window()
-                if whole != receiver.window:
-                    receiver.set_window(whole)
+            # Where slots wait for the pace, that is not what replacing a message takes.
+            round_trip_s = 0.0 if self._pace_decides else receiver.round_trip_s
+            self.metrics.tick(full=not lacking, round_trip_s=round_trip_s)
+            self._pace_decides = False
+            if self._loop is not None and self._acts:
+                self.whole = self._loop.next_window()
+                self._set(receiver)
 
-    async def read_depth(self, broker: Broker, receiver: Receiver, subscription: Subscription) -> None:
-        """Read the depth of the queue about once a period."""
-        if self._loop is None or subscription.is_pattern:
-            return await asyncio.sleep(math.inf)  # there is no loop, or a pattern, which has no single depth
+    def add_slots(self, receiver: Receiver, extra: int) -> None:
+        """Let the receiver have this many slots beside the window."""
+        self._extra_slots = extra
+        self._set(receiver)
+
+    def _set(self, receiver: Receiver) -> None:
+        slots = self.whole + self._extra_slots
+        if slots != receiver.window:
+            receiver.set_window(slots)
+
+    async def read_depth(self, receiver: Receiver, count_waiting: Callable[[], Awaitable[int]] | None) -> None:
+        """Read about once a period how many messages wait; None: a pattern, for which that is not known."""
+        if self._loop is None or count_waiting is None:
+            return await asyncio.sleep(math.inf)
         while True:
             try:
-                depth = await broker.depth(subscription.name, subscription.group)
-                ours = receiver.in_flight if subscription.group is not None else 0
-                waiting = float(max(0, depth - ours))
+                waiting = float(await count_waiting())
                 self._loop.observe_depth(waiting, max(0.0, waiting - receiver.parked))
             except BrokerError:
                 self._loop.forget_depth()

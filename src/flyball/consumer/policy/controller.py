@@ -71,7 +71,7 @@ def guard_for(controller: Controller[Any]) -> Guard:
     """Make the guard of a consumer's loop.
 
     `Little` and `Knee` detect that the window has no effect, hold it and try again; a frozen loop could not try
-    again. Any other controller is frozen, with the reason.
+    again as often. Any other controller is stopped, with the reason, until the rate is back.
     """
     named = functools.partial(Guard, measurement_name="the rate", command_name="the window")
     if isinstance(controller, Little):

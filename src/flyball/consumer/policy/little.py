@@ -16,8 +16,8 @@ A window that differs from the one in force by less than `rest` is not set: it w
 jitter of R(k) and m(k). A lasting error goes on adding up in m(k), so it leads to a move after a while.
 
 The trim learns only from samples that say something about it: not while messages are lacking (the window was not
-full; unless the rate is above the goal all the same), not within three samples of a new goal or a jump of R, whose
-effect the metric may show late.
+full; unless the rate is above the goal all the same), not while the goal is out of reach, not within three
+samples of a new goal or a jump of R, whose effect the metric may show late.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class Little:
     """
 
     inner: Controller[Any] = field(
-        default_factory=default_trim, metadata={"help": "the controller of the trim m, which starts at 1"}
+        default_factory=default_trim,
+        metadata={"help": "the controller of the trim m, which starts at 1; a config file writes its kp and ki"},
     )
     keep: float = field(
         default=0.6, metadata={"help": "part of the old residence time that stays, from 0 to below 1"}
@@ -138,7 +139,8 @@ class Little:
         changed = jumped or goal != state.setpoint
         samples_since_change = 0 if changed else state.samples_since_change + 1
         trim, factor, action = state.trim, state.factor, None
-        if samples_since_change >= _UNSETTLED and (full or rate > goal):
+        limited = state.reachability.limit is not None  # an error that no window removes is not the trim's
+        if samples_since_change >= _UNSETTLED and (rate > goal or (full and not limited)):
             ratio = clamp(rate / goal, 1.0 - _MOST_ERROR, 1.0 + _MOST_ERROR)
             trim, action = self.inner.step(
                 trim, Sample(sample.time, sample.dt, 1.0, ratio, factor, sample.disturbances)
@@ -147,7 +149,7 @@ class Little:
                 factor = clamp(as_scalar(action.command), *_TRIM)
         # the rate handed over rises with the window, the rate finished may not
         finished = rate if disturbances.done_per_s is None else min(rate, disturbances.done_per_s)
-        reach = reachability.update(state.reachability, goal, finished, in_force, state.residence_s, full)
+        reach = reachability.update(state.reachability, goal, finished, in_force, full)
         feed_forward = goal * state.residence_s
         command = feed_forward * factor
         if not math.isfinite(command):

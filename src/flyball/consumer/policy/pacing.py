@@ -1,22 +1,45 @@
-"""Pacing: a token bucket between the window and the handlers, for an even flow.
+"""Pacing: a token bucket between the window and the handlers, for an even flow and as an upper bound of a rate.
 
-The window is what a consumer's loop sets; a pace is another actuator. `Consumer` uses it where it is asked for by
-name, `regulate` where a goal needs less than one message at a time. Messages are handed over at most at the target
-rate, with a small burst to make up for late timers. It makes the rate even where the window is too coarse; the
-price is that messages wait in the client, inside the window.
+The window is what a consumer's loop sets; a pace is another actuator. Where a `Consumer` is asked for it by
+name, the pace alone decides. Otherwise it bounds a rate: a window lets any number of quick messages through, and
+one that was right a moment ago is too wide when handlers become faster. `regulate` paces where a goal needs less
+than one message at a time. Messages are handed over at most at the pace, with a small burst to make up for late
+timers.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from flyball.errors import InvalidValue
 
-Pacing: TypeAlias = Literal["off", "always", "below one"]
-"""Whether messages are handed over at a pace: never, always, or where the window is less than one message."""
+Pacing: TypeAlias = Literal["off", "always", "bounded", "below one"]
+"""Whether messages are handed over at a pace.
 
+off        never
+always     the pace decides, the window does not
+bounded    a rate goal is an upper bound; where it needs less than one message at a time, or nobody knows yet, the
+           pace decides
+below one  the pace stands for a window of less than one message
+"""
+
+KEEP_RESIDENCE = 0.6
+"""Part of the old residence time that stays in the mean by which `carry_out` decides."""
 _MOST = 1.1  # highest pace as a multiple of the goal, to make up for late timers
+_BOUND = 1.15  # the same where the window decides and the pace is its bound: stalls are made up for
+_BURST_S = 0.02
+_BOUND_BURST_S = 0.05  # covers a whole window that is above the mean for one tick
+_EARLY_S = 1e-6  # a token that is due within this time is there: no timer is more exact
+
+
+class Actuation(NamedTuple):
+    """How a command is carried out: the mean of the whole windows, and the pace (None: as messages come)."""
+
+    window: float
+    pace_per_s: float | None = None
+    burst_s: float = _BURST_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +50,7 @@ class TokenBucket:
 
 
 def take_token(
-    state: TokenBucket, now_s: float, rate_per_s: float, burst_s: float = 0.02
+    state: TokenBucket, now_s: float, rate_per_s: float, burst_s: float = _BURST_S
 ) -> tuple[TokenBucket, float]:
     """Take the token of one message: the state after it, and how long to wait before handing it over.
 
@@ -44,6 +67,19 @@ def take_token(
         raise InvalidValue(f"rate_per_s must be > 0, got {rate_per_s}")
     due_s = now_s if state.due_s is None else max(state.due_s, now_s - burst_s)
     return TokenBucket(due_s + 1.0 / rate_per_s), max(0.0, due_s - now_s)
+
+
+def count_tokens(state: TokenBucket, now_s: float, rate_per_s: float, burst_s: float = _BURST_S) -> int:
+    """Count the messages that may go now.
+
+    >>> state = TokenBucket(due_s=10.0)
+    >>> [count_tokens(state, now_s, rate_per_s=100.0) for now_s in (9.99, 10.0, 10.015, 20.0)]
+    [0, 1, 2, 3]
+    """
+    if state.due_s is None:
+        return 1
+    early_s = now_s + _EARLY_S - max(state.due_s, now_s - burst_s)
+    return 0 if early_s < 0.0 else 1 + math.floor(early_s * rate_per_s)
 
 
 def pace_for_window(window: float, residence_s: float | None, goal_per_s: float | None) -> float | None:
@@ -73,19 +109,31 @@ def pace_for_window(window: float, residence_s: float | None, goal_per_s: float 
     return pace if goal_per_s is None else min(pace, _MOST * goal_per_s)
 
 
-def carry_out(
-    command: float, pacing: Pacing, residence_s: float | None, goal_per_s: float | None
-) -> tuple[float, float | None]:
-    """Turn a command into the mean of the whole windows to set, and the pace (None: as messages come).
+def carry_out(command: float, pacing: Pacing, residence_s: float | None, goal_per_s: float | None) -> Actuation:
+    """Turn a command into the window and the pace that carry it out; `goal_per_s` None: the goal is no rate.
 
-    Where the pace always decides, the window is twice as wide, so that it does not.
+    Where the pace decides, the window is twice as wide, so that it does not.
 
-    >>> carry_out(6.8, "off", 0.017, 400.0), carry_out(6.8, "always", 0.017, 400.0)
+    >>> carry_out(6.8, "off", 0.017, 400.0)[:2], carry_out(6.8, "always", 0.017, 400.0)[:2]
     ((6.8, None), (14.6, 400.0))
-    >>> carry_out(6.8, "below one", 0.017, 400.0), carry_out(0.2, "below one", 0.004, 50.0)
+    >>> carry_out(6.8, "below one", 0.017, 400.0)[:2], carry_out(0.2, "below one", 0.004, 50.0)[:2]
     ((6.8, None), (1.0, 50.0))
+    >>> carry_out(1.0, "bounded", None, 10.0)[:2], carry_out(0.05, "bounded", 0.001, 10.0)[:2]
+    ((1.0, 10.0), (1.1, 10.0))
+    >>> carry_out(6.8, "bounded", 0.017, 400.0)[0]
+    6.8
+    >>> round(carry_out(6.8, "bounded", 0.017, 400.0)[1])
+    460
     """
     if pacing == "always":
-        return 2.0 * command + 1.0, goal_per_s
-    pace = pace_for_window(command, residence_s, goal_per_s) if pacing == "below one" else None
-    return (command, None) if pace is None else (1.0, pace)
+        return Actuation(2.0 * command + 1.0, goal_per_s)
+    if pacing == "below one":
+        pace = pace_for_window(command, residence_s, goal_per_s)
+        return Actuation(command) if pace is None else Actuation(1.0, pace)
+    if pacing == "off" or goal_per_s is None:
+        return Actuation(command)
+    if residence_s is None:
+        return Actuation(command, goal_per_s)
+    if goal_per_s * residence_s < 1.0:
+        return Actuation(2.0 * command + 1.0, goal_per_s)
+    return Actuation(command, _BOUND * goal_per_s, _BOUND_BURST_S)
