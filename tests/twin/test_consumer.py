@@ -223,3 +223,40 @@ def test_mistakes_are_refused() -> None:
         ConsumerPlant(round_trip_s=-1.0)
     with pytest.raises(InvalidValue, match=r"must be later than start_s >= 0, got 5.0 and 1.0"):
         During(S1_PUBLISHERS, 5.0, 1.0)
+
+
+@pytest.mark.parametrize(("goal", "handling_s"), [(10.0, 0.0), (10.0, 0.001), (2.0, 0.005), (50.0, 0.015)])
+def test_a_rate_that_needs_less_than_one_message_at_a_time_is_exact_from_the_first_second(
+    goal: float, handling_s: float
+) -> None:
+    plant = ConsumerPlant(handling_s=handling_s, round_trip_s=0.0, client_s=0.0)
+    run = run_consumer(plant, f"rate={goal:g}", samples=30)
+    assert np.abs(run.rate - goal).max() <= 1.0
+
+
+def test_handlers_that_become_faster_never_exceed_the_rate_by_a_fifth() -> None:
+    plant = ConsumerPlant(handling_s=lambda now_s: 0.1 if now_s < 30.0 else 0.002, round_trip_s=0.002)
+    rate = run_consumer(plant, "rate=100", samples=60).rate
+    assert np.convolve(rate, np.ones(3) / 3, "valid").max() <= 120.0
+    assert rate[-20:].mean() == pytest.approx(100.0, rel=0.03)
+
+
+@pytest.mark.parametrize("slower", [5.0, 10.0, 20.0])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_slower_handlers_are_held_at_what_they_can_do_now_and_recover(slower: float, seed: int) -> None:
+    plant = ConsumerPlant(
+        handling_s=lambda now_s: 0.01 * (slower if 30.0 <= now_s < 90.0 else 1.0),
+        round_trip_s=0.0,
+        client_s=0.0,
+        handlers=8,
+        wander=0.03,
+    )
+    run = run_consumer(plant, "rate=200", samples=120, seed=seed)
+    reachable = plant.capacity_per_s(60.0)
+    assert run.rate[32:40].mean() >= 0.85 * reachable  # within ten samples
+    assert run.rate[40:90].mean() >= 0.9 * reachable
+    assert run.command[70:90].mean() < 3.0 * plant.handlers
+    assert any(record.code is ReasonCode.UNREACHABLE for record in run.records[30:50])
+    assert run.rate[90:].max() <= 1.25 * 200.0
+    assert np.convolve(run.rate[90:], np.ones(3) / 3, "valid").max() <= 1.2 * 200.0
+    assert run.rate[93:].mean() == pytest.approx(200.0, rel=0.03)  # the trim has not wound up

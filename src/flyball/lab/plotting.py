@@ -25,6 +25,8 @@ def check_plot_path(path: Path | None) -> None:
         raise InvalidValue(f"a picture is saved as .svg or .png, got {str(path)!r}; change the file's ending")
     if not path.parent.is_dir():
         raise InvalidValue(f"there is no folder {str(path.parent)!r} to save the picture in; create it first")
+    if path.is_dir():
+        raise InvalidValue(f"the picture must be a file, got {str(path)!r}, which is a folder")
     require("matplotlib", "lab")
 
 

@@ -32,6 +32,7 @@ from flyball.consumer.policy import (
     estimate_publish_rate,
     median_residence,
 )
+from flyball.consumer.policy.pacing import Actuation, TokenBucket, count_tokens, take_token
 from flyball.control.models import Array
 from flyball.errors import InvalidValue, require
 from flyball.twin.workload import Workload
@@ -111,6 +112,8 @@ class RunningConsumer:
         self._client_free_s = 0.0
         self._handler_free_s = [0.0] * plant.handlers
         self._alarm_s = math.inf
+        self._actuation, self._bucket = Actuation(0.0), TokenBucket()
+        self._awaits_token = False
         # since the last measurement
         self._since_s = float(environment.now)
         self._changed_s = self._since_s
@@ -136,6 +139,10 @@ class RunningConsumer:
         self._end_tick()
         self._window = window
         self._hand_out()
+
+    def set_pace(self, actuation: Actuation) -> None:
+        """Hand messages out at the pace of `actuation` from now on; its window is left to `set_window`."""
+        self._actuation = actuation
 
     def measure(self) -> ConsumerMeasurement:
         """The measurement since the last one; the residence time is the median of the ticks' means."""
@@ -177,17 +184,25 @@ class RunningConsumer:
 
     def _account(self) -> None:
         now = float(self._environment.now)
-        if self._occupied + self._replacing >= self._window:
+        if self._awaits_token or self._occupied + self._replacing >= self._window:
             self._full_s += now - self._changed_s
         self._changed_s = now
 
     def _hand_out(self) -> None:
         now = float(self._environment.now)
+        _, pace, burst_s = self._actuation
+        self._awaits_token = False
         while self._occupied + self._replacing < self._window:
+            if pace is not None and not count_tokens(self._bucket, now, pace, burst_s):
+                self._awaits_token = True
+                self._wake_at(now + take_token(self._bucket, now, pace, burst_s)[1])
+                return
             published_s = self._queue.take(now)
             if published_s is None:
                 self._wake_at(self._queue.next_s)
                 return
+            if pace is not None:
+                self._bucket, _ = take_token(self._bucket, now, pace, burst_s)
             self._occupied += 1
             self.most_occupied = max(self.most_occupied, self._occupied)
             self._client_free_s = max(self._client_free_s, now) + self.plant.client_s

@@ -26,6 +26,10 @@ from flyball.consumer.policy import (
     make_controller,
     parse_goal,
 )
+from flyball.consumer.policy.goals import Rate
+from flyball.consumer.policy.little import Little
+from flyball.consumer.policy.pacing import KEEP_RESIDENCE, Pacing, carry_out
+from flyball.control.filters import ewma
 from flyball.control.models import Array
 from flyball.control.record import LoopRecord
 from flyball.control.step import Controller
@@ -65,6 +69,8 @@ def run_consumer(
 ) -> ConsumerRun:
     """Hold a goal on a plant; `controller` None is the consumer's default. `sensor` distorts the measurement.
 
+    A rate is an upper bound, as in the live consumer, unless a controller of one's own or a sensor decides.
+
     >>> run = run_consumer(ConsumerPlant(), "rate=400", samples=20)
     >>> bool(abs(run.rate[5:].mean() - 400.0) < 4.0)
     True
@@ -77,15 +83,18 @@ def run_consumer(
     environment = require("simpy", "lab").Environment()
     consumer = RunningConsumer(plant, environment, np.random.default_rng(seed))
     state, target_state = start(policy, window), TargetState()
-    dither_state, wanted = DitherState(), window
+    dither_state, wanted, residence_s = DitherState(), window, None
+    pacing: Pacing = "bounded" if isinstance(controller, Little) and sensor is None else "off"
+    actuation = carry_out(wanted, pacing, residence_s, _rate_of(first))
     records: list[LoopRecord] = []
     true: list[ConsumerMeasurement] = []
     steps = max(1, round(period_s / DITHER_S))
     for tick in range(samples * steps):
+        consumer.set_pace(actuation)
         if dither:
-            dither_state, whole = dither_step(dither_state, wanted)
+            dither_state, whole = dither_step(dither_state, actuation.window)
         else:
-            whole = math.floor(wanted + 0.5)
+            whole = math.floor(actuation.window + 0.5)
         consumer.set_window(whole)
         environment.run(until=(tick + 1) * period_s / steps)
         if (tick + 1) % steps:
@@ -101,6 +110,9 @@ def run_consumer(
         state, record = decide(policy, state, observation)
         records.append(record)
         wanted = _scalar(state.command)
+        if observed.residence_s is not None:
+            residence_s = ewma(residence_s, observed.residence_s, KEEP_RESIDENCE)
+        actuation = carry_out(wanted, pacing, residence_s, _rate_of(now))
     return ConsumerRun(
         time=np.array([measurement.time_s for measurement in true]),
         goal=np.array([_scalar(record.setpoint) for record in records]),
@@ -140,6 +152,10 @@ def late(samples: int) -> Callable[[ConsumerMeasurement], ConsumerMeasurement]:
         return replace(old, time_s=measurement.time_s, dt_s=measurement.dt_s)
 
     return sense
+
+
+def _rate_of(goal: Goal) -> float | None:
+    return goal.per_s if isinstance(goal, Rate) else None
 
 
 def _scalar(value: Any) -> float:

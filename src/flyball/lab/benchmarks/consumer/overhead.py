@@ -21,6 +21,7 @@ import numpy as np
 
 from flyball.consumer.consumer import Consumer
 from flyball.control.controllers.fixed import Fixed
+from flyball.futures import wait_at_most
 from flyball.lab.bench import BenchContext, Row
 from flyball.lab.interleave import typical_pair
 from flyball.lab.rigs.consumer.rig import Rig
@@ -71,7 +72,7 @@ def _cost(url: str, queue: str, count: int, options: dict[str, Any]) -> _Cost:
 
     async def main() -> None:
         async with Consumer(url, queue=queue, handler=handle, window=WINDOW, **options):
-            await asyncio.wait_for(done.wait(), 120.0)
+            await wait_at_most(done.wait(), 120.0)
 
     asyncio.run(main())
     processor_s, wall_s = (

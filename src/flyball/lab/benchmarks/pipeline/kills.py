@@ -20,13 +20,15 @@ from pathlib import Path
 from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import BrokerError
 from flyball.demo import events as demo_events
+from flyball.demo.config import FILTER_AND_RULE
 from flyball.lab.bench import BenchContext, Row
 
 _EVENTS_A_KILL = 5000
 _PER_SECOND = 800
 _LONGEST_S = 60.0
 
-_CONFIG = """
+_CONFIG = (
+    """
 folder = "data"
 
 [source]
@@ -40,16 +42,9 @@ columns = "{columns}"
 event_time = "event_time"
 runner = "process"
 lanes = {{ count = 2 }}
-
-[[pipeline.tier1]]
-keep = "NOT (kind = 'performance' AND in_subnet(ip, '92.126.10.0/24'))"
-
-[[pipeline.rules]]
-name = "busy-hosts"
-where = "kind = 'performance' AND in_subnet(ip, '92.126.11.0/24')"
-column = "load"
-above = 2
 """
+    + FILTER_AND_RULE
+)
 
 
 def cases(context: BenchContext) -> Iterator[Row]:

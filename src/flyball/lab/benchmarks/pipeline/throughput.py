@@ -87,7 +87,9 @@ class _Rig:
         config = load.config(self.hosts)
         reader = self.spark.readStream.format("flyball").option("url", self.url).option("log", load.INPUT)
         stream = reader.options(columns=load.COLUMNS, event_time="event_time", lanes="2").load()
-        return self._discard(stream.transform(tier1.function(config.tier1, config.source_columns)))
+        return self._discard(
+            stream.transform(tier1.function(config.tier1, config.source_columns, config.event_time))
+        )
 
     def plain_tier1(self) -> float:
         return self._discard(self._join_hosts(self._parse()))

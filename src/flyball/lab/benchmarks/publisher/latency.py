@@ -192,7 +192,7 @@ async def _bare_ms(context: BenchContext, node: RabbitMqNode, times_s: list[floa
             await asyncio.sleep(max(0.0, start_s + at_s - time.perf_counter()))
             message = Message(BODY)
             called_s = time.perf_counter()
-            await asyncio.to_thread(outbox.append, [Handle(message, name, USUAL, len(BODY), 1)])
+            await asyncio.to_thread(outbox.append, [Handle(message, name, USUAL, len(BODY))])
             (result,) = await sender.send_batch([message])
             assert result.ok
             seconds.append(time.perf_counter() - called_s)

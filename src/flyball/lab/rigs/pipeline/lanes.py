@@ -136,7 +136,7 @@ class LaneSimulation:
                 for batch in lane.served.batches[self._batches_read[number] :]:
                     delay = delay.with_batch(self.environment.now, batch.events, batch.seconds)
                 self._batches_read[number] = len(lane.served.batches)
-                self._delays[number] = delay.seen(self.environment.now, lane.backlog + lane.in_flight)
+                self._delays[number] = delay.with_backlog(self.environment.now, lane.backlog + lane.in_flight)
 
     def _record(self) -> Any:
         while True:

@@ -1,0 +1,1 @@
+"""Groups: which member of a consumer group reads which queue."""

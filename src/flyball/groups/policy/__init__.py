@@ -1,0 +1,1 @@
+"""Assignment of queues to members: pure functions from a group and its previous assignment to a plan."""

@@ -1,0 +1,1 @@
+"""The set-up of the groups benchmark: the peer that it runs beside."""
