@@ -1,0 +1,12 @@
+"""Clustered queue: several broker nodes that act as one queue, behind `cluster://NAME?store=URL`.
+
+    config.py             queue and nodes of a cluster;  cluster_store.py: what its processes share
+    policy/               all decisions, pure: the twin runs the same
+    manager.py            observes, lets the policy decide, writes the record, moves messages
+    node_connections.py   its connections to the nodes;  records.py: the record as a document, decisions for people
+    client.py             a process: its sessions, and a candidate for the manager
+    session.py            one client: follows the record from node to node;  lines.py: its connection to a node
+    broker.py             the port;  sender.py, receiver.py: its clients;  other_sender.py: other queues
+
+A client reports to the store and follows the manager's record; it needs neither to send nor to receive.
+"""
