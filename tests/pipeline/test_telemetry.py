@@ -14,7 +14,7 @@ from flyball.control.record import LoopRecord
 from flyball.pipeline.logs.levels import Level
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.source.admission import Admission
-from flyball.pipeline.telemetry import LoopRecordFile
+from flyball.pipeline.telemetry import LoopRecordFile, read_flow
 
 
 class Scripted:
@@ -70,3 +70,15 @@ def test_records_go_to_a_file_with_dates_also_after_pickling(tmp_path: Path) -> 
 
 def test_without_a_path_nothing_is_kept() -> None:
     LoopRecordFile("")(recorded(seconds=3)[0])
+
+
+def test_a_new_file_has_no_intervals_and_a_locked_one_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "loops.db"
+    assert read_flow(path, lane=0) == []
+    sqlite3.connect(path).close()
+    assert read_flow(path, lane=0) == []
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        read_flow(path, lane=0, busy_s=0.01)
+    other.close()

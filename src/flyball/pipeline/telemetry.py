@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -113,17 +114,16 @@ class LoopRecordFile:
         self._sink.write([replace(record, time=self._clock.at(record.time))])
 
 
-def read_flow(path: Path, lane: int) -> list[tuple[float, float, float, float, float]]:
+def read_flow(path: Path, lane: int, *, busy_s: float = 5.0) -> list[tuple[float, float, float, float, float]]:
     """Of each interval of a lane's flow control so far, oldest first: (time, free space to hold, free space, bytes
-    admitted, bytes the queue ever took)."""
+    admitted, bytes ever written to the queue). A file that is locked for longer than `busy_s` is an error."""
     if not path.exists():
         return []
-    with sqlite3.connect(path) as file:
-        try:
-            rows = file.execute(
-                "SELECT time, setpoint, measurement, applied, parts FROM receipts WHERE loop = ? ORDER BY id",
-                (f"lane-{lane} flow",),
-            ).fetchall()
-        except sqlite3.OperationalError:
-            return []  # the file has just been made and has no table yet
+    with closing(sqlite3.connect(path, timeout=busy_s)) as file:
+        if file.execute("SELECT 1 FROM sqlite_master WHERE name = 'receipts'").fetchone() is None:
+            return []  # the file has just been made
+        rows = file.execute(
+            "SELECT time, setpoint, measurement, applied, parts FROM receipts WHERE loop = ? ORDER BY id",
+            (f"lane-{lane} flow",),
+        ).fetchall()
     return [(*row[:4], json.loads(row[4])["appended_bytes"]) for row in rows]

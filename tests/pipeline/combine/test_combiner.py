@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,14 @@ import pyarrow as pa
 import pytest
 
 from flyball.brokers import connect
-from flyball.brokers.log_reader import open_log_reader
+from flyball.brokers.log_reader import LogReader, open_log_reader
+from flyball.brokers.port import Unconfirmed
+from flyball.pipeline.combine import cursors
 from flyball.pipeline.combine.combiner import Combiner, CombinerSettings
 from flyball.pipeline.combine.cursors import ResultsLost
 from flyball.pipeline.logs import row_batch as entry
 from flyball.pipeline.logs.levels import QueueLevels
-from flyball.pipeline.logs.writer import LogSinks
+from flyball.pipeline.logs.writer import LogSinks, SinkFailed
 from flyball.pipeline.split.shares import ShareEnd
 from flyball.pipeline.tier1.result_queues import Lanes
 
@@ -60,6 +63,23 @@ class KilledSinks(LogSinks):
         super().append(log, producer, batch, bodies)
         if self._left < 0:
             raise Killed
+
+
+class AwaySinks(LogSinks):
+    """A broker that is away at first and now and then: it stored what was sent, or not, and did not say so."""
+
+    def __init__(self, url: str, rng: random.Random) -> None:
+        super().__init__(url)
+        self._rng = rng
+        self.failures = 0
+
+    def append(self, log: str, producer: str, batch: int, bodies: Sequence[bytes]) -> None:
+        is_away = self.failures == 0 or self._rng.random() < 0.2
+        if not is_away or self._rng.random() < 0.5:
+            super().append(log, producer, batch, bodies)
+        if is_away:
+            self.failures += 1
+            raise SinkFailed("not confirmed") from Unconfirmed("no answer")
 
 
 def table(rows: Sequence[Row]) -> pa.Table:
@@ -374,3 +394,51 @@ def test_one_that_was_given_up_is_not_taken_for_ended(tmp_path: Path) -> None:
     assert combiner.ended
     assert breaks_a_promise(url) == []
     sinks.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_that_is_away_now_and_then_changes_nothing(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    ticks = random_ticks(rng)
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    fill(url, ticks)
+    sinks = AwaySinks(url, rng)
+    sinks.open()
+    combiner = Combiner(url, sinks, SETTINGS, tmp_path / "held", lanes=[0, 1], clock=lambda: 0.0)
+    combiner.start()
+    try:
+        combiner.drain()
+    finally:
+        combiner.stop()
+        sinks.close()
+    assert sinks.failures > 0
+    expected_rows, expected_late = reference(ticks, SETTINGS.watermark_s)
+    assert in_order(url) == expected_rows
+    assert late_log(url) == expected_late
+    assert combiner.late == len(expected_late)
+
+
+def test_a_drain_that_watches_a_combiner_opening_its_queues_again_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_slowly(url: str, log: str) -> LogReader:
+        reader = open_log_reader(url, log)
+        time.sleep(0.05)  # the thread that drains looks every 20 ms
+        return reader
+
+    rng = random.Random(1)
+    ticks = random_ticks(rng)
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    fill(url, ticks)
+    sinks = AwaySinks(url, rng)
+    sinks.open()
+    monkeypatch.setattr(cursors, "open_log_reader", open_slowly)
+    combiner = Combiner(url, sinks, SETTINGS, tmp_path / "held", lanes=[0, 1], clock=lambda: 0.0)
+    combiner.start()
+    try:
+        combiner.drain()
+    finally:
+        combiner.stop()
+        sinks.close()
+    assert sinks.failures > 0
+    assert in_order(url) == reference(ticks, SETTINGS.watermark_s)[0]

@@ -13,20 +13,13 @@ from typing import Any
 import pytest
 
 from flyball.brokers.log_reader import open_log_reader
-from flyball.cli import main
 from flyball.demo import events as demo_events
 from flyball.pipeline.logs.marks import is_mark
+from tests.cli.programs import call
 from tests.pipeline.reference import expected
 from tests.pipeline.run.test_standalone import counted, submit
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
 
 
 def example(folder: Path, *change: tuple[str, str]) -> Path:
@@ -48,7 +41,7 @@ def example(folder: Path, *change: tuple[str, str]) -> Path:
             ("lower(name)", "java_method(name)"),
             "tier1[number 3].set.name: 'java_method(name)': there is no function",
         ),
-        (("lower(name)", "lower(load)"), "lower wants a text, not double (load)"),
+        (("lower(name)", "lower(load)"), "lower needs a text, not double (load)"),
         (
             ('"sites.csv"', '"absent.csv"'),
             "absent.csv' cannot be read (No such file or directory); name a CSV file",
@@ -64,6 +57,13 @@ def example(folder: Path, *change: tuple[str, str]) -> Path:
         (('"max(load)"', '"load"'), "rules[site-summary].aggregates.load_max: 'load': is not an aggregate"),
         (('name = "site-summary"', 'name = "busy-hosts"'), "two rules have the same name"),
         (
+            ('to = "sites"', 'to = "results"'),
+            "must be a channel of its own, got 'results', which is the pipeline's",
+        ),
+        (('to = "sites"', 'to = "results.lane-0"'), "got 'results.lane-0', which is the pipeline's results log"),
+        (('to = "sites"', 'to = "late"'), "got 'late', which is the pipeline's late log"),
+        (('to = "sites"', 'to = "a*b"'), "invalid channel name 'a*b'"),
+        (
             ("above = 2", "abvoe = 2"),
             "there is no key pipeline.rules[busy-hosts].abvoe (here 2); did you mean above?",
         ),
@@ -73,7 +73,7 @@ def example(folder: Path, *change: tuple[str, str]) -> Path:
 def test_a_config_that_cannot_work_starts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], message: str
 ) -> None:
-    code, out, err = run(capsys, "run", example(tmp_path, change), "--json")
+    code, out, err = call(capsys, "run", example(tmp_path, change), "--json")
     assert (code, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1

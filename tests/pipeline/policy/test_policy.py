@@ -123,11 +123,13 @@ def test_pace_makes_batches_smaller_as_soon_as_cpu_load_makes_all_of_one_size_sl
 def test_a_batch_that_is_overdue_tells_that_its_lane_has_become_slower() -> None:
     lane = LaneDelay()
     for second in range(5):
-        lane = lane.with_batch(float(second), 10_000, 1.0).seen(second + 0.01, 10_000)
-    assert lane.seen(5.4, 14_000).now_s == pytest.approx(1.4)  # 1.4 s: nothing unusual yet
-    late = lane.seen(7.0, 30_000)  # 10,000 are not done after 3 s, so no more than 3,333 a second
+        lane = lane.with_batch(float(second), 10_000, 1.0).with_backlog(second + 0.01, 10_000)
+    assert lane.with_backlog(5.4, 14_000).now_s == pytest.approx(1.4)  # 1.4 s: nothing unusual yet
+    late = lane.with_backlog(7.0, 30_000)  # 10,000 are not done after 3 s, so no more than 3,333 a second
     assert late.now_s == pytest.approx(9.0)
-    assert late.with_batch(7.0, 10_000, 3.0).seen(7.01, 20_000).now_s == pytest.approx(3.0)  # half believed
+    assert late.with_batch(7.0, 10_000, 3.0).with_backlog(7.01, 20_000).now_s == pytest.approx(
+        3.0
+    )  # half believed
 
 
 weights_of = st.lists(st.floats(0.02, 1.0), min_size=1, max_size=5).map(
@@ -247,7 +249,7 @@ def test_a_dead_lane_is_given_up_after_the_set_time_and_counts_again_when_it_has
 
 
 def test_lanes_that_all_rest_are_not_dead() -> None:
-    merge = Merge({0: LaneProgress(mark=4), 1: LaneProgress(mark=4)}, settled=4)
+    merge = Merge({0: LaneProgress(tick=4), 1: LaneProgress(tick=4)}, settled=4)
     for now in (0.0, 100.0, 1000.0):
         merge, lane = policy.next_lane(merge, [], now, timeout_s=5.0)
         assert lane is None

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import BrokerError
 from flyball.demo import events as demo_events
+from flyball.demo.config import FILTER_AND_RULE
 from flyball.pipeline.logs import row_batch as entry
 from tests.pipeline.reference import expected
 
@@ -38,16 +39,7 @@ per_second = 2000
 columns = "{demo_events.COLUMNS}"
 event_time = "event_time"
 lanes = {{ count = 3, queue_bytes = 400_000, free_bytes = 250_000, interval_s = 0.5 }}
-
-[[pipeline.tier1]]
-keep = "NOT (kind = 'performance' AND in_subnet(ip, '92.126.10.0/24'))"
-
-[[pipeline.rules]]
-name = "busy-hosts"
-where = "kind = 'performance' AND in_subnet(ip, '92.126.11.0/24')"
-column = "load"
-above = 2
-
+{FILTER_AND_RULE}
 [[pipeline.sinks]]
 kind = "parquet"
 of = "results"

@@ -13,6 +13,7 @@ import pytest
 from flyball.brokers.log_reader import open_log_reader
 from flyball.brokers.port import NoSuchChannel
 from flyball.demo import events as demo_events
+from flyball.demo.config import FILTER_AND_RULE
 from flyball.pipeline.logs import row_batch as entry
 from flyball.servers.rabbitmq import RabbitMqNode
 from tests.pipeline.reference import expected
@@ -21,7 +22,8 @@ from tests.pipeline.run.test_kill import bodies, run
 SEED = 19
 EVENTS = 6_000
 
-CONFIG = f"""
+CONFIG = (
+    f"""
 folder = "data"
 broker = "{{url}}"
 
@@ -37,16 +39,9 @@ runner = "{{runner}}"
 columns = "{demo_events.COLUMNS}"
 event_time = "event_time"
 lanes = {{{{ count = 2, timeout_s = 600 }}}}
-
-[[pipeline.tier1]]
-keep = "NOT (kind = 'performance' AND in_subnet(ip, '92.126.10.0/24'))"
-
-[[pipeline.rules]]
-name = "busy-hosts"
-where = "kind = 'performance' AND in_subnet(ip, '92.126.11.0/24')"
-column = "load"
-above = 2
 """
+    + FILTER_AND_RULE
+)
 
 
 def line(folder: Path, url: str, runner: str) -> tuple[Path, str]:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from flyball.pipeline.policy import failures
 from flyball.pipeline.run.queries import PipelineFailed
-from flyball.pipeline.run.supervisor import FOR_GOOD, Supervisor
+from flyball.pipeline.run.supervisor import BROKER_AWAY, FOR_GOOD, Supervisor
 from flyball.processes.process import start_time
 
 # A process with a child of its own, as a lane has Spark's JVM.
@@ -63,6 +64,37 @@ def test_who_is_killed_is_started_again_after_its_children_are_gone(tmp_path: Pa
     finally:
         supervisor.close()
     assert all(start_time(pid) is None for pair in started(file) for pid in pair)
+
+
+AWAY_FIRST = """
+import sys
+from pathlib import Path
+tries = Path(sys.argv[1])
+count = len(tries.read_text()) if tries.exists() else 0
+tries.write_text("x" * (count + 1))
+if count < 8:
+    sys.exit(int(sys.argv[2]))
+from flyball.pipeline.run.supervisor import say_ready
+say_ready()
+import time
+time.sleep(600)
+"""
+
+
+def test_who_cannot_reach_its_broker_is_started_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failures, "LONGEST_S", 0.2)
+    supervisor, file = Supervisor(tmp_path), tmp_path / "tries"
+    supervisor.open()
+    try:
+        supervisor.start("combiner", [sys.executable, "-c", AWAY_FIRST, str(file), str(BROKER_AWAY)])
+        while not supervisor.is_ready("combiner"):
+            supervisor.check()
+            time.sleep(0.02)
+        assert supervisor.restarts() == {"combiner": 8}
+    finally:
+        supervisor.close()
 
 
 def test_who_fails_at_once_again_and_again_is_given_up_with_its_last_words(tmp_path: Path) -> None:

@@ -69,6 +69,10 @@ class Logs:
         header = {"number": self._batch, "late": 0, "mark_s": None}
         self._send("lyon.results", [entry.encode(header, pa.Table.from_pylist(rows, schema=SCHEMA))])
 
+    def broken_results(self) -> None:
+        """What no combiner writes."""
+        self._send("lyon.results", [b"\0rows nothing"])
+
     def alerts(self, first: int, stop: int) -> None:
         self._send("lyon.alerts", [json.dumps(alert(number)).encode() for number in range(first, stop)])
 

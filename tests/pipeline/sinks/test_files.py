@@ -10,6 +10,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from flyball.brokers.log_reader import open_log_reader
+from flyball.brokers.port import BrokerError, NoSuchChannel, TooLarge, Unreachable
 from flyball.pipeline.config.pipeline import PipelineConfig
-from flyball.pipeline.logs.writer import LogSinks
+from flyball.pipeline.logs.writer import LogSinks, SinkFailed
 from flyball.pipeline.sinks import Sinks, follower
 from flyball.pipeline.sinks.follower import SinkStopped
 from tests.pipeline.sinks.logs import Logs, alert, config, result_rows, write
@@ -171,26 +174,98 @@ def test_files_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
         write(url, config([{"kind": "sqlite", "of": "results", "path": tmp_path / "other.db"}]), tmp_path)
 
 
-def test_a_target_that_fails_for_good_stops_its_sink_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@contextmanager
+def at_work(url: str, settings: PipelineConfig, folder: Path) -> Iterator[Sinks]:
+    logs = LogSinks(url)
+    logs.open()
+    sinks = Sinks(url, settings, folder, logs)
+    sinks.start()
+    try:
+        yield sinks
+    finally:
+        sinks.stop()
+        logs.close()
+
+
+def wait_for_words(caplog: pytest.LogCaptureFixture, words: str, sinks: Sinks) -> None:
+    while not any(words in record.getMessage() for record in caplog.records):
+        sinks.check()
+        time.sleep(0.02)
+
+
+def test_a_sink_waits_for_a_folder_that_is_away_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(follower, "_TRIES", 3)
+    """A network disk that is unmounted, a disk that is full."""
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    filled = Logs(url)
+    folder, lines = tmp_path / "out", tmp_path / "lines.jsonl"
+    settings = config(
+        [
+            {"kind": "parquet", "of": "results", "path": folder, "every_s": 0},
+            {"kind": "jsonl", "of": "results", "path": lines},
+        ]
+    )
+    with at_work(url, settings, tmp_path) as sinks:
+        folder.rmdir()
+        folder.write_text("a file in its place")
+        filled.results(result_rows(0, 10))
+        wait_for_words(caplog, "the sink parquet-results waits, and tries again and again", sinks)
+        while len(lines.read_text().splitlines()) < 10:
+            sinks.check()
+            time.sleep(0.02)
+        filled.results(result_rows(10, 20))
+        folder.unlink()
+        folder.mkdir()
+        sinks.drain()
+        assert "the sink parquet-results continues after" in caplog.text
+    filled.close()
+    assert sorted(row["id"] for row in pq.read_table(folder).to_pylist()) == list(range(20))
+    assert len(lines.read_text().splitlines()) == 20
+
+
+def test_a_sink_that_waits_can_be_stopped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     url = f"sqlite:///{tmp_path / 'broker.db'}"
     filled = Logs(url)
     folder = tmp_path / "out"
-    settings = config([{"kind": "parquet", "of": "results", "path": folder, "every_s": 0}])
-    logs = LogSinks(url)
-    logs.open()
-    sinks = Sinks(url, settings, tmp_path, logs)
-    sinks.start()
-    folder.rmdir()
-    folder.write_text("a file in its place")
-    filled.results(result_rows(0, 10))
+    with at_work(
+        url, config([{"kind": "parquet", "of": "results", "path": folder, "every_s": 0}]), tmp_path
+    ) as sinks:
+        folder.rmdir()
+        folder.write_text("a file in its place")
+        filled.results(result_rows(0, 10))
+        wait_for_words(caplog, "the sink parquet-results waits", sinks)
     filled.close()
-    with pytest.raises(SinkStopped, match=r"the sink parquet-results cannot continue: .*Not a directory"):
-        sinks.drain()
-    sinks.stop()
-    logs.close()
+
+
+def test_a_sink_that_would_fail_again_stops_with_the_reason(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'broker.db'}"
+    filled = Logs(url)
+    settings = config([{"kind": "jsonl", "of": "results", "path": tmp_path / "lines"}])
+    with at_work(url, settings, tmp_path) as sinks:
+        filled.broken_results()
+        with pytest.raises(SinkStopped, match="the sink jsonl-results cannot continue"):
+            sinks.drain()
+    filled.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (OSError(28, "No space left on device"), True),
+        (sqlite3.OperationalError("database is locked"), True),
+        (Unreachable("no answer"), True),
+        (NoSuchChannel("there is no log"), False),
+        (ValueError("no such column"), False),
+        (TooLarge("9 MB"), False),
+    ],
+)
+def test_which_failures_of_a_sink_may_pass(error: Exception, passes: bool) -> None:
+    assert follower._may_pass(error) is passes
+    if isinstance(error, BrokerError):
+        failed = SinkFailed("the log did not store all rows")
+        failed.__cause__ = error
+        assert follower._may_pass(failed) is passes
 
 
 @pytest.mark.parametrize(
@@ -240,3 +315,21 @@ def test_two_sinks_do_not_write_to_one_place(tmp_path: Path) -> None:
         config([one, {**one, "path": tmp_path / "y"}])
     with pytest.raises(ValueError, match="give this pipeline one, such as name = "):
         config([{"kind": "channel", "of": "results", "channel": "c"}], name=None)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"kind": "channel", "channel": "c", "url": "memory://u:hunter2@h/"}, None),
+        ({"kind": "webhook", "url": "ftp://u:hunter2@h/"}, None),
+        (
+            {"kind": "channel", "channel": "c", "url": "kafka://u:hunter2@h:9092"},
+            {"kind": "channel", "channel": "c", "url": "kafka://u:hunter2@h:9092", "name": "other"},
+        ),
+    ],
+)
+def test_no_password_of_a_sink_is_printed(first: dict[str, Any], second: dict[str, Any] | None) -> None:
+    sinks = [{**sink, "of": "alerts"} for sink in (first, second) if sink is not None]
+    with pytest.raises(ValueError, match="sinks") as caught:
+        config(sinks)
+    assert "hunter2" not in str(caught.value)

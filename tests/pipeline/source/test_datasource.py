@@ -25,7 +25,7 @@ OPTIONS = {
         ({"max_rows": "many"}, "max_rows of the source flyball must be an integer >= 1, got 'many'"),
         (
             {"offset": "7"},
-            "no option 'offset'; it has columns, event_time, format, interval_s, lanes, log, max_rows,",
+            "no option 'offset'; it has columns, event_time, fail_on_data_loss, format, interval_s, lanes, log,",
         ),
         ({"result_queue": "results"}, "no option 'result_queue'"),
         ({"_pipeline": "yes"}, "option _pipeline of the source flyball is written by pipelines, got 'yes'"),

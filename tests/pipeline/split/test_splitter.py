@@ -281,7 +281,7 @@ def test_a_lane_that_stands_still_gets_less_and_others_are_given_more_of_a_backl
             rig.splitter.step()
         with open_log_reader(rig.url, ticks_name("results")) as reader:
             tick = Tick.from_json(last_bodies(reader, 1)[0])
-        waiting = tick.given[0] - QueueLevels(rig.url, "results").read([0])[0].taken
+        waiting = tick.assigned_events[0] - QueueLevels(rig.url, "results").read([0])[0].events_read_total
         assert 1500 < waiting < 3500  # the rest stays in the input, for whoever will be faster
         assert tick.next[0] < 30 * 300 + 10_000
     finally:

@@ -40,10 +40,11 @@ SCOPE = Scope({"id": "bigint", "load": "double", "ip": "string", "busy": "boolea
         ("lowr(ip) = 'a'", "did you mean lower?"),
         ("load", "is double, not true or false"),
         ("ip > 5", "> mixes string (ip) with bigint (5)"),
-        ("ip + 1 > 2", "+ wants a number, not string (ip)"),
-        ("NOT load", "NOT wants a condition, not double (load)"),
-        ("load AND busy", "AND wants a condition"),
-        ("load LIKE '2%'", "LIKE wants a text, not double (load)"),
+        ("ip + 1 > 2", "+ needs a number, not string (ip)"),
+        ("NOT load", "NOT needs a condition, not double (load)"),
+        ("load AND busy", "AND needs a condition"),
+        ("load LIKE '2%'", "LIKE needs a text, not double (load)"),
+        ("ip LIKE 'C:\\\\dir\\\\'", "a backslash in a pattern stands before %, _ or another backslash"),
         ("id IN (1, 'two')", "IN mixes"),
         ("coalesce(load, 'none') > 1", "coalesce mixes"),
         ("round(load, 1, 2) > 1", "round got 3 values; write round(number [, number])"),
@@ -51,7 +52,7 @@ SCOPE = Scope({"id": "bigint", "load": "double", "ip": "string", "busy": "boolea
         ("in_subnet(ip, '92.126.10.7/24')", "did you mean '92.126.10.0/24'?"),
         ("in_subnet(ip, '::1/64')", "is not an IPv4 subnet"),
         ("in_subnet(ip)", "write in_subnet(column, 'a.b.c.d/n')"),
-        ("in_subnet(load, '10.0.0.0/8')", "in_subnet wants a text"),
+        ("in_subnet(load, '10.0.0.0/8')", "in_subnet needs a text"),
         ("events.load > 2", "write its name alone"),
         ("load[0] > 2", "cannot be used here"),
         ("CAST(ip AS timestamp) IS NULL", "cast to string, bigint, double or boolean"),
@@ -93,6 +94,9 @@ CASES: dict[str, list[Any]] = {
     "ip = 'it\\'s \\\\ x'": [False, False, True, None],
     "ip LIKE '92.%'": [True, False, False, None],
     "ip ILIKE '%MIXED%'": [False, True, False, None],
+    "'it\\'s ab x' LIKE ip": [False, False, None, None],  # the pattern is a value with a lone backslash: null
+    "ip LIKE replace(ip, '\\\\', '\\\\\\\\')": [True, True, True, None],
+    "ip LIKE concat('%', substring(ip, 5, 2))": [False, False, None, None],
     "ip IS NULL": [False, False, False, True],
     "busy IS NOT TRUE": [False, True, True, True],
     "load <=> NULL": [False, False, False, True],
@@ -189,7 +193,7 @@ def _inside(text: str, subnet: ipaddress.IPv4Network) -> bool:
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("load", "is not an aggregate"), ("max(load) + 1", "is not an aggregate"), ("sum(ip)", "sum wants a number")],
+    [("load", "is not an aggregate"), ("max(load) + 1", "is not an aggregate"), ("sum(ip)", "sum needs a number")],
 )
 def test_aggregates_are_checked(text: str, complaint: str) -> None:
     with pytest.raises(InvalidValue, match=complaint):

@@ -37,7 +37,7 @@ def run(
 ) -> list[Event]:
     chain = steps(*config, folder=folder)
     after = tier1.columns_after(chain, COLUMNS)
-    found = frame(spark, data).transform(tier1.function(chain, COLUMNS))
+    found = frame(spark, data).transform(tier1.function(chain, COLUMNS, "event_time"))
     assert found.columns == [*after.names, "_kind", "_partition", "_offset", "_error", "_body"]
     assert found.schema.simpleString() == _simple(spark, after)
     table: list[Event] = found.toArrow().to_pylist()
@@ -115,6 +115,28 @@ def test_reject_gives_a_malformed_row_with_the_reason(spark: SparkSession, data:
     others = [row for row in found if row["_error"] != "negative load"]
     keep = lambda row: None if row["load"] is not None and row["load"] < 0 else row  # noqa: E731
     assert others == expected(data, keep)
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("event_time - load", "event_time is null: without a time, an event has no place in the order"),
+        ("event_time * 1000", "which is no time in seconds of the years 1 to 9999"),
+        ("-1e300 * event_time", "which is no time in seconds of the years 1 to 9999"),
+    ],
+)
+def test_an_event_without_a_plausible_time_is_a_dead_letter(
+    spark: SparkSession, data: list[Event], value: str, complaint: str
+) -> None:
+    """`load` is null now and then, and so is what is computed from it."""
+    found = run(spark, data, {"set": {"event_time": f"if(load IS NULL, {value}, event_time)"}})
+    bad = [row for row in data if row["_kind"] == EVENT and row["load"] is None]
+    assert bad
+    rejected = [row for row in found if complaint in (row["_error"] or "")]
+    assert [row["_offset"] for row in rejected] == [row["_offset"] for row in bad]
+    assert [json.loads(row["_body"])["id"] for row in rejected] == [row["id"] for row in bad]
+    others = [row for row in found if row not in rejected]
+    assert others == expected(data, lambda row: None if row["load"] is None else row)
 
 
 def test_project(spark: SparkSession, data: list[Event]) -> None:
@@ -310,7 +332,7 @@ def test_steps_in_a_chain_see_what_those_before_made(spark: SparkSession, data: 
         ),
         (
             [{"keep": "true"}, {"set": {"x": "upper(load)"}}],
-            "tier1[number 2].set.x: 'upper(load)': upper wants a text",
+            "tier1[number 2].set.x: 'upper(load)': upper needs a text",
         ),
         ([{"set": {"x": "NULL"}}], "tier1[number 1].set.x: 'NULL' is always null; cast it to a type"),
         ([{"set": {"_kind": "'x'"}}], "'_kind' cannot name a column"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import defaultdict
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from flyball.errors import InvalidValue
 from flyball.pipeline.sql.columns import EVENT, Columns
 from flyball.pipeline.tier2 import rules
+from flyball.pipeline.tier2.rules.gate import GateState
 from tests.pipeline.batches import COLUMNS, START_S, Event, mark, random_events, rows, run_rule
 
 RULE: TypeAdapter[Any] = TypeAdapter(rules.AnyRule)
@@ -325,3 +327,34 @@ def test_a_rule_reads_only_the_columns_that_it_mentions() -> None:
     wide = Columns.parse("id bigint, Host string, load double, msg string, event_time double")
     one = rule(name="busy", where="lower(host) = 'a' AND load > 1", column="load", above=2, group_by=["Host"])
     assert one.reads(wide, "event_time").names == ("Host", "load", "event_time")
+
+
+def test_a_rule_reads_columns_that_stand_at_the_beginning_of_a_line() -> None:
+    one = rule(column="id", above=1, where="kind = 'dns' AND\nload > 2 OR\n\thost = 'h1'")
+    assert one.reads(COLUMNS, "event_time").names == ("id", "host", "kind", "load", "event_time")
+    steps = rule(kind="sequence", steps=["\nkind = 'failed'", "load > 1 AND\nip <> 'x'"], within_s=5.0)
+    assert steps.reads(COLUMNS, "event_time").names == ("kind", "ip", "load", "event_time")
+
+
+def finding(**changed: Any) -> dict[str, Any]:
+    return {"window_start": START_S, "window_end": START_S + 10, "value": 3.0, "host": "h1", **changed}
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_value_that_json_does_not_have_is_null_in_the_alert(value: float) -> None:
+    """Two loads of 1.7e308 have no finite sum. Whoever reads the alerts must be able to."""
+    one = rule(aggregate="sum", column="load", above=2, group_by=["host"])
+    (alert,), _ = rules.messages(one, [finding(value=value)], 0, GateState())
+    assert json.loads(json.dumps(alert, allow_nan=False))["value"] is None
+    assert f"sum of load is {value:g}" in alert["text"]
+    summary = rule(kind="summary", to="hosts", aggregates={"load_max": "max(load)"})
+    (event,), _ = rules.messages(summary, [finding(value=None, load_max=value)], 0, GateState())
+    assert json.loads(json.dumps(event, allow_nan=False))["load_max"] is None
+
+
+def test_a_window_that_no_calendar_has_is_an_alert_all_the_same() -> None:
+    late_s = 253_402_300_790.0  # the last seconds of the year 9999
+    row = finding(window_start=late_s, window_end=late_s + 10)
+    (alert,), _ = rules.messages(rule(column="load", above=2), [row], 0, GateState())
+    assert alert["window_end"] == late_s + 10
+    assert alert["text"].startswith("23:59:50–2.53402e+11 s")

@@ -29,7 +29,7 @@ from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs import row_batch as entry
 from flyball.pipeline.logs.levels import cursor_body, cursor_name, last_bodies
 from flyball.pipeline.logs.totals import Totals
-from flyball.pipeline.logs.writer import LogSinks
+from flyball.pipeline.logs.writer import LogSinks, is_outage
 from flyball.pipeline.policy import LaneProgress, Merge, UpstreamProgress, Upstreams
 from flyball.pipeline.run.step_thread import StepThread
 
@@ -85,9 +85,16 @@ class Combiner:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url, self._sinks, self._settings, self._clock = url, sinks, settings, clock
-        self._buffer = ReorderBuffer(settings.event_time, settings.reorder_bytes, folder)
-        self._queues = ResultQueues(url, settings.results)
-        self._merge = Merge({lane: LaneProgress() for lane in lanes})
+        self._folder, self._first_lanes = folder, tuple(lanes)
+        self._thread = StepThread("combiner", self.step, _IDLE_S, is_outage, self._open_again)
+        self._begin()
+
+    def _begin(self) -> None:
+        """The state of a combiner that has read nothing; `open` continues from what is in the logs."""
+        settings = self._settings
+        self._buffer = ReorderBuffer(settings.event_time, settings.reorder_bytes, self._folder)
+        self._queues = ResultQueues(self._url, settings.results)
+        self._merge = Merge({lane: LaneProgress() for lane in self._first_lanes})
         self._upstreams = policy.upstreams_of(settings.upstream)
         self._marked_s = -math.inf
         self._ended = False
@@ -98,7 +105,6 @@ class Combiner:
         self._schema: pa.Schema | None = None
         self._published: dict[int, int] = {}
         self._released_s = -math.inf
-        self._thread = StepThread("combiner", self.step, _IDLE_S)
 
     # --- as a thread
 
@@ -119,7 +125,7 @@ class Combiner:
         """Wait until everything that is in the result queues now was read."""
         goals = {lane: self._queues.end(lane) for lane in list(self._merge.lanes)}
         self._thread.wait_until(
-            lambda: all(self._queues.cursor(lane).next >= goal for lane, goal in goals.items())
+            lambda: all(self._queues.next_offset(lane) >= goal for lane, goal in goals.items())
         )
         before = self._thread.idle_passes
         self._thread.wait_until(lambda: self._thread.idle_passes > before)
@@ -157,6 +163,13 @@ class Combiner:
         for lane in self._merge.lanes:
             self._queues.cursor(lane)
 
+    def _open_again(self) -> None:
+        """A step that failed may have done a part of its work: continue from what the logs say."""
+        self._queues.close()
+        self._buffer.close()
+        self._begin()
+        self.open()
+
     def step(self) -> bool:
         """Read one entry and release what may be released; False: there was nothing to do."""
         self._queues.fetch()
@@ -172,10 +185,10 @@ class Combiner:
         return True
 
     def _take(self, lane: int) -> None:
-        taken = self._queues.take(lane)
-        if taken is None:
+        entry_read = self._queues.take(lane)
+        if entry_read is None:
             return
-        offset, (header, rows) = taken
+        offset, (header, rows) = entry_read
         cursor = self._queues.cursor(lane)
         self._schema = rows.schema
         self._add_to_buffer(cursor, offset, rows)
@@ -282,17 +295,17 @@ class Combiner:
 
     def _publish_cursor(self) -> None:
         """Publish how much of each queue was read; admission control uses it."""
-        taken = self._queues.read_bytes
-        if taken != self._published:
-            self._sinks.append_unsequenced(cursor_name(self._settings.results), cursor_body(taken))
-            self._published = taken
+        read_bytes = self._queues.read_bytes
+        if read_bytes != self._published:
+            self._sinks.append_unsequenced(cursor_name(self._settings.results), cursor_body(read_bytes))
+            self._published = read_bytes
 
     # --- what survives
 
     def _state(self, released: Key) -> dict[str, Any]:
         merge = asdict(self._merge)
         merge["lanes"] = [
-            (lane, progress["mark"], progress["given_up"]) for lane, progress in merge["lanes"].items()
+            (lane, progress["tick"], progress["given_up"]) for lane, progress in merge["lanes"].items()
         ]
         return {
             "gone": released,

@@ -66,6 +66,11 @@ class ResultQueues:
             self._cursors[lane] = Cursor()
         return self._cursors[lane]
 
+    def next_offset(self, lane: int) -> int:
+        """Offset of the lane's next entry. Any thread may ask: unlike `cursor`, this opens nothing."""
+        cursor = self._cursors.get(lane)
+        return 0 if cursor is None else cursor.next
+
     @property
     def cursors(self) -> list[Cursor]:
         return list(self._cursors.values())

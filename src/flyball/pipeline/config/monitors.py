@@ -38,17 +38,17 @@ class MonitorConfig(StrictModel):
 
     def check(self, columns: Columns) -> None:
         """Raise `InvalidValue`, the key first, if the monitor cannot work on the source's columns."""
-        self.chosen(columns)
+        self.where_sql(columns)
         if self.column is not None:
             check_column("column", self.column, columns, "a monitor sees events as they come in")
             check_type("column", self.column, columns, NUMBERS, "a quantile needs a number")
 
-    def chosen(self, columns: Columns) -> str:
+    def where_sql(self, columns: Columns) -> str:
         """`where` as Spark SQL."""
         return checked_condition("where", self.where, Scope(columns.types))
 
     @property
-    def chooses(self) -> bool:
+    def has_condition(self) -> bool:
         return self.where.strip().lower() != "true"
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from flyball.message import check_name
 from flyball.pipeline import sinks as sink_kinds
 from flyball.pipeline.config.lanes import LanesConfig
 from flyball.pipeline.config.monitors import MonitorConfig
@@ -48,6 +49,18 @@ class PipelineConfig(StrictModel):
     alerts: str = LOGS["alerts"]
     late: Annotated[str, Field(description="Results that came too late to be put in order")] = LOGS["late"]
     watermark_s: Annotated[float, Field(ge=0, description="How late an event may come and still be counted")] = 5.0
+    max_ahead_s: Annotated[
+        float,
+        Field(
+            gt=0,
+            allow_inf_nan=True,
+            description="An event whose time is farther ahead of the clock is a dead letter; inf: none is",
+        ),
+    ] = 600.0
+    fail_on_data_loss: Annotated[
+        bool,
+        Field(description="Whether input that was removed before it was read ends the run; if not, it is skipped"),
+    ] = True
     max_rows: Annotated[int, Field(ge=1, description="Most rows of one micro-batch")] = 200_000
     master: Annotated[str, Field(description="Where Spark runs")] = "local[2]"
     feeds: Annotated[
@@ -96,8 +109,28 @@ class PipelineConfig(StrictModel):
         rule_kinds.check(self.rules, results)
         _unique("rules", [rule.name for rule in self.rules])
         sink_kinds.check(self.sinks, self)
+        self._check_logs()
         self._check_feeds()
         return self
+
+    def _check_logs(self) -> None:
+        """Each log has one kind of content: a rule that wrote into another one would make it unreadable."""
+        names = {key: check_name(getattr(self, key)) for key in LOGS}
+        for key, name in names.items():
+            same = [other for other, its_name in names.items() if its_name == name]
+            if same[0] != key:
+                raise ValueError(f"{same[0]} and {key} must be different logs, got {name!r} for both")
+        for rule in self.rules:
+            if rule.to is None or check_name(rule.to) == self.alerts:
+                continue
+            owner = next((key for key, name in names.items() if name == rule.to), None)
+            if owner is None and rule.to.startswith(f"{self.results}."):
+                owner = "results"
+            if owner is not None:
+                raise ValueError(
+                    f"rules[{rule.name}].to must be a channel of its own, got {rule.to!r}, which is the "
+                    f"pipeline's {owner} log"
+                )
 
     def _check_feeds(self) -> None:
         channels = sorted({rule.to or self.alerts for rule in self.rules})

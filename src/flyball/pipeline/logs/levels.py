@@ -100,10 +100,10 @@ class Level:
     batch_s: float | None = None
     cycle: tuple[int, float] | None = None
     """events and seconds of the batch before, from its planning to its end"""
-    taken: int = 0
+    events_read_total: int = 0
     """events of the lane's ticks that its entries cover, in total"""
     batch: int = -1
-    mark: int | None = None
+    tick: int | None = None
     """the last complete tick; None: the batch is still being written"""
     last: bool = False
     totals: Totals = field(default_factory=Totals)
@@ -117,12 +117,12 @@ class QueueLevels:
         self._readers: dict[str, LogReader] = {}
 
     def read(self, lanes: Sequence[int]) -> list[Level]:
-        taken: dict[str, int] = {}
+        read_bytes: dict[str, int] = {}
         for body in self._last(cursor_name(self._results)):
-            taken = json.loads(body)["taken"]
-        return [self._level(lane, taken.get(str(lane), 0)) for lane in lanes]
+            read_bytes = json.loads(body)["taken"]
+        return [self._level(lane, read_bytes.get(str(lane), 0)) for lane in lanes]
 
-    def _level(self, lane: int, taken: int) -> Level:
+    def _level(self, lane: int, read_bytes: int) -> Level:
         header: dict[str, Any] | None = None
         size = 0
         for body in self._last(queue_name(self._results, lane)):
@@ -132,14 +132,14 @@ class QueueLevels:
         appended = header["before"] + size
         return Level(
             appended_bytes=appended,
-            queued_bytes=max(0, appended - taken),
+            queued_bytes=max(0, appended - read_bytes),
             events=header["totals"]["events_in"],
             batch_events=header["events"],
             batch_s=header["seconds"],
             cycle=tuple(header["cycle"]) if header["cycle"] else None,
-            taken=header["taken"],
+            events_read_total=header["taken"],
             batch=header["batch"],
-            mark=header.get("mark"),
+            tick=header.get("mark"),
             last=header.get("last", False),
             totals=Totals(**header["totals"]),
         )

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from flyball.brokers import Broker, Message, Sender, connect
+from flyball.brokers.port import BrokerError, is_permanent, may_pass
 from flyball.errors import FlyballError
 from flyball.loop_thread import LoopThread
 
@@ -21,6 +22,17 @@ _ROWS_PER_BATCH = 2**32
 
 class SinkFailed(FlyballError, RuntimeError):
     """The broker did not take what a batch brought; Spark repeats the batch."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether a broker is away, of whom the same request may succeed later.
+
+    >>> from flyball.brokers.port import NoSuchChannel, Unreachable
+    >>> is_outage(Unreachable("no answer")), is_outage(NoSuchChannel("no log")), is_outage(OSError("disk full"))
+    (True, False, False)
+    """
+    cause = error.__cause__ if isinstance(error, SinkFailed) else error
+    return isinstance(cause, BrokerError) and may_pass(cause) and not is_permanent(cause)
 
 
 class LogSinks:

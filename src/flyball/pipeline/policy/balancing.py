@@ -201,8 +201,8 @@ class LaneDelay:
     A batch that is overdue tells before its end that the rate has fallen: what waited when the one before it ended
     has not been done since.
 
-    >>> lane = LaneDelay().with_batch(0.0, events=1000, took_s=0.5).seen(0.0, 3000).seen(0.2, 1000)
-    >>> lane.predicted_s, lane.seen(3.0, 4000).now_s
+    >>> lane = LaneDelay().with_batch(0.0, events=1000, took_s=0.5).with_backlog(0.0, 3000).with_backlog(0.2, 1000)
+    >>> lane.predicted_s, lane.with_backlog(3.0, 4000).now_s
     (1.0, 4.0)
     """
 
@@ -220,7 +220,7 @@ class LaneDelay:
         rate = ewma(self.rate, events / took_s, _KEEP_RATE)
         return replace(self, rate=rate, times=self.times.after(now_s, took_s), ended_s=now_s, waited=None)
 
-    def seen(self, now_s: float, backlog: int) -> LaneDelay:
+    def with_backlog(self, now_s: float, backlog: int) -> LaneDelay:
         if self.rate is None:
             return self
         waited = backlog if self.waited is None else self.waited

@@ -31,6 +31,11 @@ class FailureKind(StrEnum):
     def is_transient(self) -> bool:
         return self is not FailureKind.PERMANENT
 
+    @property
+    def is_outage(self) -> bool:
+        """Whether the broker is away: there is nothing to do but to wait until it is back."""
+        return self in (FailureKind.UNREACHABLE, FailureKind.UNCONFIRMED)
+
 
 @dataclass(frozen=True, slots=True)
 class JavaCause:
@@ -85,17 +90,22 @@ class RetryState:
         return replace(self, since_s=now_s)
 
     def fail(
-        self, now_s: float, pauses_s: Sequence[float], *, external_kill: bool = False
+        self, now_s: float, pauses_s: Sequence[float], *, external_kill: bool = False, outage: bool = False
     ) -> tuple[RetryState, float | None]:
         """When to try again, by the pauses before tries in a row; None: it failed more often than that.
 
-        After a while of running, or a kill from outside, the count begins anew.
+        After a while of running, or a kill from outside, the count begins anew. In an outage it does not matter.
 
         >>> RetryState(0.0).fail(1.0, [0.2, 0.4])
         (RetryState(since_s=0.0, failures=1), 1.2)
         >>> RetryState(0.0, failures=2).fail(1.0, [0.2, 0.4])
         (RetryState(since_s=0.0, failures=3), None)
+        >>> RetryState(0.0, failures=2).fail(1.0, [0.2, 0.4], outage=True)
+        (RetryState(since_s=0.0, failures=2), 1.4)
         """
         before = 0 if external_kill or now_s - self.since_s >= _HEALTHY_S else self.failures
+        if outage:
+            longest = len(pauses_s) - 1
+            return replace(self, failures=min(before, longest) + 1), now_s + pauses_s[min(before, longest)]
         again_s = now_s + pauses_s[before] if before < len(pauses_s) else None
         return replace(self, failures=before + 1), again_s

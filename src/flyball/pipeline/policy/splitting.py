@@ -18,7 +18,7 @@ def split(
     >>> counts, split(1, [0.5, 0.5], carry)[0]
     ((1, 0), (0, 1))
     """
-    wanted = [events * weight + owed for weight, owed in zip(weights, carry, strict=True)]
+    wanted = [events * weight + error for weight, error in zip(weights, carry, strict=True)]
     counts = [max(0, math.floor(share)) for share in wanted]
     by_fraction = sorted(range(len(wanted)), key=lambda lane: (counts[lane] - wanted[lane], lane))
     for lane in by_fraction[: max(0, events - sum(counts))]:

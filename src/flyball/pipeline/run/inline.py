@@ -9,6 +9,7 @@ it was and ends with the same results and alerts.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,9 +22,10 @@ from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.levels import LanesRequest, lanes_name
 from flyball.pipeline.logs.totals import Totals
 from flyball.pipeline.logs.writer import LogSinks
+from flyball.pipeline.policy.positions import have_reached
 from flyball.pipeline.run.checkpoint import last_offset
-from flyball.pipeline.run.checks import check_broker_reach, check_lane_count
-from flyball.pipeline.run.polling import wait_until
+from flyball.pipeline.run.checks import check_broker_reach, check_lane_count, check_partitions
+from flyball.pipeline.run.polling import PipelineStopped, wait_until
 from flyball.pipeline.run.queries import Queries
 from flyball.pipeline.run.session import spark_session
 from flyball.pipeline.sinks import Sinks
@@ -66,13 +68,15 @@ class InlinePipeline:
         self._tier1 = TierOne(url, config, self._sinks, self._lanes, _TIER1, monitor_name(config.results))
         self._written = Sinks(url, config, folder, self._sinks)
         self._queries: Queries | None = None
+        self._stopping = threading.Event()
         self._spark, self._own_spark = spark, spark is None
         self._lane_options = dict(lane_options)
 
     def start(self) -> None:
         """Start Spark and the queries, one after the other."""
         config = self._config
-        self._sinks.open()
+        self._sinks.open()  # creates an embedded broker
+        check_partitions(self._url, config, range(config.lanes.count))
         self._sinks.declare(config.input)
         self._tier1.open()
         self._sinks.add(lanes_name(config.results), None)
@@ -99,6 +103,7 @@ class InlinePipeline:
     def set_lanes(self, count: int) -> None:
         """Run so many lanes from one of the next batches on; results of lanes that leave are not lost."""
         check_lane_count(count)
+        check_partitions(self._url, self._config, range(count))
         for lane in range(count):
             self._lanes.open(lane)
         self._sinks.append_unsequenced(lanes_name(self._config.results), LanesRequest(lanes=count).to_json())
@@ -128,14 +133,18 @@ class InlinePipeline:
         """There are no processes besides this one."""
         return {}
 
+    def _check_waiting(self) -> None:
+        """While somebody waits, who would wait for ever when the pipeline is stopped."""
+        if self._stopping.is_set():
+            raise PipelineStopped("the pipeline was stopped before everything had passed through")
+        self.check()
+
     def drain(self) -> None:
         """Wait until everything that is in the input log now has gone all the way through."""
         with open_log_reader(self._url, self._config.input) as reader:
-            goal = [reader.bounds(partition)[1] for partition in range(reader.partitions())]
+            goal = [reader.bounds(partition) for partition in range(reader.partitions())]
         # Flow control may keep input waiting, which looks to Spark as if there were none.
-        wait_until(
-            lambda: all(at >= end for at, end in zip(self._planned(len(goal)), goal, strict=True)), self.check
-        )
+        wait_until(lambda: have_reached(self._planned(), goal), self._check_waiting)
         self._running.finish(_TIER1)
         self._combiner.drain()
         self._running.finish()
@@ -144,6 +153,7 @@ class InlinePipeline:
         self._written.drain()
 
     def stop(self) -> None:
+        self._stopping.set()
         if self._queries is not None:
             self._queries.stop()
         self._combiner.stop()
@@ -157,7 +167,7 @@ class InlinePipeline:
         assert self._queries is not None, "start() comes first"
         return self._queries
 
-    def _planned(self, partitions: int) -> list[int]:
-        """How far tier 1's batches go, the one under way included."""
+    def _planned(self) -> list[int]:
+        """How far tier 1's batches go, the one under way included; empty before the first."""
         offset = last_offset(self._running.checkpoint(_TIER1))
-        return [-1] * partitions if offset is None else list(offset["next"])
+        return [] if offset is None else list(offset["next"])

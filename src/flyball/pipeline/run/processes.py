@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from flyball.brokers.log_reader import open_log_reader
-from flyball.brokers.port import BrokerError, NoSuchChannel
+from flyball.brokers.port import BrokerError, NoSuchChannel, Unreachable
 from flyball.errors import InvalidValue
 from flyball.file_lock import lock_file
 from flyball.pipeline.config.pipeline import PipelineConfig
@@ -36,8 +36,9 @@ from flyball.pipeline.logs.levels import (
 )
 from flyball.pipeline.logs.totals import Totals
 from flyball.pipeline.logs.writer import LogSinks
-from flyball.pipeline.run.checks import check_broker_reach, check_lane_count
-from flyball.pipeline.run.polling import POLL_S, wait_until
+from flyball.pipeline.policy.positions import have_reached
+from flyball.pipeline.run.checks import check_broker_reach, check_lane_count, check_partitions
+from flyball.pipeline.run.polling import POLL_S, PipelineStopped, wait_until
 from flyball.pipeline.run.queries import PipelineFailed
 from flyball.pipeline.run.spark_submit import is_submitted, leave_gateway, submitted_settings
 from flyball.pipeline.run.supervisor import Supervisor
@@ -72,6 +73,7 @@ class ProcessPipeline:
         self._written = Sinks(url, config, self._folder, self._sinks)
         self._lock: IO[bytes] | None = None
         self._begun = False
+        self._stopping = threading.Event()
         self._submitter = os.getppid() if is_submitted() else None
         self._reading = threading.Lock()
         self._counted_s = float("-inf")
@@ -82,7 +84,8 @@ class ProcessPipeline:
         config = self._config
         self._folder.mkdir(parents=True, exist_ok=True)
         self._own_folder()
-        self._sinks.open()
+        self._sinks.open()  # creates an embedded broker
+        check_partitions(self._url, config, range(config.lanes.count))
         self._sinks.declare(config.input)
         self._sinks.add(lanes_name(config.results), None)
         declare_ticks(self._sinks, config.results)
@@ -111,7 +114,8 @@ class ProcessPipeline:
         now_s = time.monotonic()
         if self._begun and now_s - self._counted_s >= _COUNT_S:
             self._counted_s = now_s
-            self._totals = Totals.of([level.totals for level in self._read(self._lanes_so_far())])
+            with suppress(Unreachable):  # the last ones are good enough while the broker is away
+                self._totals = Totals.of([level.totals for level in self._read(self._lanes_so_far())])
         return self._totals
 
     def pids(self) -> dict[str, int]:
@@ -125,12 +129,13 @@ class ProcessPipeline:
     def set_lanes(self, count: int) -> None:
         """Run so many lanes; returns when they share the input and those that leave have delivered everything."""
         check_lane_count(count)
+        check_partitions(self._url, self._config, range(count))
         self._run([lane_role(lane) for lane in range(count)])
         since = self._last_tick()
         self._request(lanes=count)
         tick = self._tick_when(lambda tick: len(tick.members) == count)
-        leaving = [lane for lane in tick.given if lane not in tick.members]
-        wait_until(lambda: all(self._has_left(lane, since) for lane in leaving), self.check)
+        leaving = [lane for lane in tick.assigned_events if lane not in tick.members]
+        wait_until(lambda: all(self._has_left(lane, since) for lane in leaving), self._check_waiting)
         self._supervisor.stop([lane_role(lane) for lane in leaving])
 
     def set_balance(self, balance: bool) -> None:
@@ -145,23 +150,32 @@ class ProcessPipeline:
         self._alerts.check()
         self._written.check()
 
+    def _check_waiting(self) -> None:
+        """While somebody waits, who would wait for ever when the pipeline is stopped."""
+        if self._stopping.is_set():
+            raise PipelineStopped("the pipeline was stopped before everything had passed through")
+        self.check()
+
     def drain(self) -> None:
         """Wait until everything that is in the input log now has gone all the way through."""
         with open_log_reader(self._url, self._config.input) as reader:
-            goal = [reader.bounds(partition)[1] for partition in range(reader.partitions())]
-        tick = self._tick_when(lambda tick: all(at >= end for at, end in zip(tick.next, goal, strict=True)))
-        wait_until(lambda: all(self._delivered(tick)), self.check)
-        wait_until(lambda: not any(level.queued_bytes for level in self._read(self._lanes_so_far())), self.check)
+            goal = [reader.bounds(partition) for partition in range(reader.partitions())]
+        tick = self._tick_when(lambda tick: have_reached(tick.next, goal))
+        wait_until(lambda: all(self._delivered(tick)), self._check_waiting)
+        wait_until(
+            lambda: not any(level.queued_bytes for level in self._read(self._lanes_so_far())), self._check_waiting
+        )
         if self._config.rules:
             with open_log_reader(self._url, self._config.results) as reader:
                 end = reader.bounds(0)[1]
-            wait_until(lambda: self._rules_offset() >= end, self.check)
+            wait_until(lambda: self._rules_offset() >= end, self._check_waiting)
             self._alerts.drain()
         if self.ended:
             self._rules.end_feeds()
         self._written.drain()
 
     def stop(self) -> None:
+        self._stopping.set()
         self._supervisor.close()
         self._alerts.stop()
         self._written.stop()
@@ -185,12 +199,12 @@ class ProcessPipeline:
     def _run(self, names: list[str]) -> None:
         for name in names:
             self._supervisor.start(name, command(name, self._order))
-        wait_until(lambda: all(self._supervisor.is_ready(name) for name in names), self.check)
+        wait_until(lambda: all(self._supervisor.is_ready(name) for name in names), self._check_waiting)
 
     def _tick_when(self, reached: Callable[[Tick], bool]) -> Tick:
         """The first of the newest ticks for which this is true."""
         while (tick := self._last_tick()) is None or not reached(tick):
-            self.check()
+            self._check_waiting()
             time.sleep(POLL_S)
         return tick
 
@@ -213,24 +227,24 @@ class ProcessPipeline:
 
     def _lanes_so_far(self) -> list[int]:
         tick = self._last_tick()
-        return [] if tick is None else sorted(tick.given)
+        return [] if tick is None else sorted(tick.assigned_events)
 
     def _unfinished(self) -> list[int]:
         """Lanes that are leaving and have not delivered everything assigned to them."""
         tick = self._last_tick()
-        lanes = [] if tick is None else sorted(set(tick.given) - set(tick.members))
+        lanes = [] if tick is None else sorted(set(tick.assigned_events) - set(tick.members))
         return [lane for lane in lanes if not self._read([lane])[0].last]
 
     def _has_left(self, lane: int, since: Tick | None) -> bool:
         """Whether what it was given after the tick `since`, up to its last, is in its queue."""
         (level,) = self._read([lane])
         at = since.number if since is not None and lane in since.members else -1
-        return level.last and level.mark is not None and level.mark > at
+        return level.last and level.tick is not None and level.tick > at
 
     def _delivered(self, tick: Tick) -> list[bool]:
         """Whether every lane's results up to that tick are in its queue."""
         levels = self._read(tick.members)
-        return [level.mark is not None and level.mark >= tick.number for level in levels]
+        return [level.tick is not None and level.tick >= tick.number for level in levels]
 
     def _rules_offset(self) -> int:
         """Offset in the results log up to which the rules have evaluated everything."""

@@ -89,6 +89,7 @@ class Queries:
             free_bytes=lanes.free_bytes,
             balance=lanes.balance,
             control=lanes.control,
+            max_ahead_s=config.max_ahead_s,
             telemetry=str(self._telemetry),
             gains=(gains["kp"], gains["ki"]) if gains else None,
             sample=tuple(sample.names) if config.monitors else (),
@@ -97,6 +98,7 @@ class Queries:
             "log": config.input,
             "columns": config.source_columns.text,
             "max_rows": config.max_rows,
+            "fail_on_data_loss": str(config.fail_on_data_loss).lower(),
             "interval_s": lanes.interval_s,
             "lanes": lanes.count if tasks is None else tasks,
             "_pipeline": replace(by_config, **changes).to_json(),
@@ -177,7 +179,7 @@ class Queries:
         if not kind.is_transient:
             raise FailedForGood(f"the query {name} failed: {reason}")
         pauses_s = tuple(delays_s(failures.TRIES, first_s=failures.FIRST_S, longest_s=failures.LONGEST_S))
-        query.retries, query.again_s = query.retries.fail(now_s, pauses_s)
+        query.retries, query.again_s = query.retries.fail(now_s, pauses_s, outage=kind.is_outage)
         if query.again_s is None:
             raise PipelineFailed(f"the query {name} failed {failures.TRIES + 1} times in a row: {reason}")
         log.warning("the query %s is started again in %.1f s: %s", name, query.again_s - now_s, reason)

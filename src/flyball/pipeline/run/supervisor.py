@@ -27,6 +27,8 @@ from flyball.processes.process import OwnProcess, tail
 _GRACE_S = 15.0
 FOR_GOOD = 3
 """exit status of a process that would fail again however often it is started"""
+BROKER_AWAY = 75
+"""exit status of a process that could not reach its broker: it is started again until it can"""
 
 
 @dataclass(slots=True)
@@ -136,7 +138,9 @@ class Supervisor:
         # A SIGKILL from outside does not count as a failure; what ends by itself at once will do so again.
         pauses_s = tuple(delays_s(failures.TRIES, first_s=failures.FIRST_S, longest_s=failures.LONGEST_S))
         external_kill = status == -signal.SIGKILL
-        child.retries, child.again_s = child.retries.fail(now_s, pauses_s, external_kill=external_kill)
+        child.retries, child.again_s = child.retries.fail(
+            now_s, pauses_s, external_kill=external_kill, outage=status == BROKER_AWAY
+        )
         if child.again_s is None:
             child.failure = f"{child.name} ended {failures.TRIES + 1} times in a row, {said}"
 

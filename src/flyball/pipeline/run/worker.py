@@ -27,10 +27,11 @@ from flyball.pipeline.combine.combiner import Combiner, CombinerSettings
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.levels import rules_name
 from flyball.pipeline.logs.writer import LogSinks
+from flyball.pipeline.run.failure_codes import kind_of
 from flyball.pipeline.run.polling import POLL_S
 from flyball.pipeline.run.queries import FailedForGood, Queries
 from flyball.pipeline.run.session import spark_session
-from flyball.pipeline.run.supervisor import FOR_GOOD, say_ready
+from flyball.pipeline.run.supervisor import BROKER_AWAY, FOR_GOOD, say_ready
 from flyball.pipeline.split.splitter import Splitter, SplitterSettings
 from flyball.pipeline.telemetry import LoopRecordFile
 from flyball.pipeline.tier1.monitor import monitor_name
@@ -228,6 +229,8 @@ def main(role: str, order_file: str) -> int:
         return 0
     except FlyballError as error:
         sys.stderr.write(f"flyball: {role}: {error}\n")
+        if kind_of(error).is_outage:
+            return BROKER_AWAY
         return FOR_GOOD if isinstance(error, FailedForGood) else 1
 
 

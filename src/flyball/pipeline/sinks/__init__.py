@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from pydantic import Field
 
+from flyball.brokers.url import without_login
 from flyball.errors import InvalidValue
 from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.sinks.config import Channel, JsonLines, Parquet, SinkBase, SinkContext, Sqlite, Webhook
@@ -45,7 +46,8 @@ def check(sinks: Sequence[SinkBase], config: PipelineConfig) -> None:
         for kind, what in (("name", sink.producer_name), ("target", sink.where)):
             if f"{kind} {what}" in targets:
                 other = targets[f"{kind} {what}"]
-                raise InvalidValue(f"{key} and {other} have the same {kind}, {what!r}; give one of them another")
+                shown = without_login(what) if kind == "target" else what
+                raise InvalidValue(f"{key} and {other} have the same {kind}, {shown!r}; give one of them another")
             targets[f"{kind} {what}"] = key
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from flyball.brokers.log_reader import LOG_READERS
-from flyball.brokers.url import BrokerUrl
+from flyball.brokers.url import BrokerUrl, without_login
 from flyball.errors import InvalidValue
 from flyball.pipeline.config.base import NearPath
 from flyball.pipeline.logs.writer import LogSinks
@@ -142,11 +142,11 @@ class Channel(SinkBase):
                 raise InvalidValue(f"channel = {self.channel!r} is what it reads; name another channel")
             return
         try:
-            scheme = BrokerUrl.parse(self.url).scheme
+            url = BrokerUrl.parse(self.url)
         except InvalidValue as error:
             raise InvalidValue(f"url: {error}") from None
-        if scheme not in LOG_READERS:
-            raise InvalidValue(f"url = {self.url!r} has no logs; use one of {', '.join(LOG_READERS)}")
+        if url.scheme not in LOG_READERS:
+            raise InvalidValue(f"url = '{url}' has no logs; use one of {', '.join(LOG_READERS)}")
 
     def target(self, at: SinkContext) -> Target:
         producer = f"{at.pipeline}.{self.producer_name}"
@@ -172,7 +172,7 @@ class Webhook(SinkBase):
             fits = False
         if not fits:
             raise InvalidValue(
-                f"url = {self.url!r} is not a web address; write one such as http://127.0.0.1:8000/alerts"
+                f"url = {without_login(self.url)!r} is not a web address; write one such as http://127.0.0.1:8000/alerts"
             )
         for name, value in self.headers.items():
             if not re.fullmatch(r"[A-Za-z0-9-]+", name) or any(

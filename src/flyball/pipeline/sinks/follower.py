@@ -12,14 +12,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from flyball.backoff import delays_s
 from flyball.brokers.log_reader import LogReader, open_log_reader
+from flyball.brokers.port import BrokerError
 from flyball.errors import FlyballError
+from flyball.pipeline.logs.writer import SinkFailed, is_outage
 from flyball.pipeline.run.polling import POLL_S
 from flyball.pipeline.run.step_thread import StepThread
 
 _MOST_BYTES = 16_000_000
-_TRIES = 6
 
 
 class SinkStopped(FlyballError, RuntimeError):
@@ -63,7 +63,7 @@ class Follower:
         self._next: dict[int, int] = {}
         self._since_s: dict[int, float] = {}
         self._flush = threading.Event()
-        self._thread = StepThread(f"sink {name}", self._guarded, POLL_S)
+        self._thread = StepThread(f"sink {name}", self._guarded, POLL_S, _may_pass)
 
     def start(self) -> None:
         self._next = dict(self._target.open(self._thread.stopping))
@@ -96,6 +96,8 @@ class Follower:
         except Interrupted:
             return False
         except Exception as error:
+            if _may_pass(error):
+                raise
             raise SinkStopped(f"the sink {self._name} cannot continue: {error}") from error
 
     def step(self) -> bool:
@@ -126,20 +128,17 @@ class Follower:
             size += sum(map(len, chunk.bodies))
             if size >= _MOST_BYTES:
                 break
-        del self._since_s[partition]
         if offsets:
-            self._insist(partition, offsets, bodies)
+            self._target.write(partition, offsets, bodies)
             self._next[partition] = offsets[-1] + 1
         else:  # only holes: a log may have some
             self._next[partition] = end
+        del self._since_s[partition]
         return True
 
-    def _insist(self, partition: int, offsets: Sequence[int], bodies: Sequence[bytes]) -> None:
-        """A full disk or a locked file may pass."""
-        for delay_s in delays_s(_TRIES - 1):
-            try:
-                return self._target.write(partition, offsets, bodies)
-            except (OSError, sqlite3.OperationalError):
-                if self._thread.stopping.wait(delay_s):
-                    break
-        return self._target.write(partition, offsets, bodies)
+
+def _may_pass(error: Exception) -> bool:
+    """Whether writing may succeed later: a full disk, a locked file, a folder or a broker that is away."""
+    if isinstance(error, BrokerError | SinkFailed):
+        return is_outage(error)
+    return isinstance(error, OSError | sqlite3.OperationalError)

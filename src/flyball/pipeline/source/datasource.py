@@ -18,6 +18,10 @@ batches got through in `interval_s`, so that a backlog of any size is worked off
 `trigger(availableNow=True)` reads in such batches what was in the log when the query started, and ends;
 `trigger(once=True)` reads it in a single batch, whatever `max_rows` says, as Spark defines that trigger.
 
+Records that were removed before they were read, and a log that was created anew, are an error that names them.
+With `fail_on_data_loss` (or `failOnDataLoss`) "false" reading continues with what is there; `skipped` in the
+offset counts the records that were removed. Partitions that are added are read from their beginning.
+
 `format` "json" parses JSON objects by `columns`; "raw" hands out bodies as they are, in `_body`, and needs no
 columns; "rows" reads what a pipeline wrote to its results log.
 
@@ -30,6 +34,7 @@ besides is in one private option, `LaneOptions`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -47,12 +52,15 @@ from flyball.brokers.log_reader import open_log_reader
 from flyball.control.controllers.pi import Pi
 from flyball.errors import InvalidValue
 from flyball.pipeline.policy import FlowControl
+from flyball.pipeline.policy.event_time import TimeLimits
 from flyball.pipeline.run.failure_codes import coded_failures
+from flyball.pipeline.source.complete_read import LossPolicy, read_complete
 from flyball.pipeline.source.lane_options import LaneOptions
 from flyball.pipeline.source.parse import parser_of
 from flyball.pipeline.source.plans import BatchLimits, Offset, OwnLane, Plan, Readers, SharedLanes, WholeLog
 from flyball.pipeline.source.sampling import EventSample, rows_of_each
 from flyball.pipeline.source.spool import spooled
+from flyball.pipeline.source.time_check import reject_times
 from flyball.pipeline.split.shares import END, EventTime, Share, ShareEnd
 from flyball.pipeline.sql.columns import EVENT, MARK, Columns
 from flyball.pipeline.telemetry import LoopRecordFile
@@ -67,7 +75,10 @@ _DEFAULTS = {
     "interval_s": "2",
     "lanes": "1",
     "spool": "",
+    "fail_on_data_loss": "true",
 }
+_SPARKS_NAMES = {"failondataloss": "fail_on_data_loss"}
+"""As Spark's own sources call an option, and as options are called here."""
 _PIPELINE = "_pipeline"
 _OPTIONS = {"url", "log", "columns", "event_time", *_DEFAULTS}
 _ENTRIES_AT_ONCE = 64
@@ -105,9 +116,11 @@ def _columns(options: dict[str, str]) -> Columns:
 class LaneShare(InputPartition):
     """What one Spark task reads: a lane's share, and on behalf of lanes without any, their empty ones."""
 
-    def __init__(self, share: Share, idle: Sequence[Share] = (), ends: bool = True) -> None:
-        super().__init__((share, tuple(idle), ends))
-        self.share, self.idle, self.ends = share, tuple(idle), ends
+    def __init__(
+        self, share: Share, idle: Sequence[Share] = (), ends: bool = True, clock_s: float | None = None
+    ) -> None:
+        super().__init__((share, tuple(idle), ends, clock_s))
+        self.share, self.idle, self.ends, self.clock_s = share, tuple(idle), ends, clock_s
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -117,6 +130,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: dict[str, str]) -> None:
+        options = {_SPARKS_NAMES.get(name.lower(), name): value for name, value in options.items()}
         unknown = sorted(set(options) - _OPTIONS - {"path", _PIPELINE})
         if unknown:
             raise InvalidValue(
@@ -135,6 +149,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parser_of(self._format, self._columns, self._event_time)  # refuses an unknown format
         lanes = LaneOptions.from_json(given[_PIPELINE]) if _PIPELINE in given else None
         self._values = "" if lanes is None else lanes.values
+        self._loss = LossPolicy(self._log, _truth(given, "fail_on_data_loss"))
+        self._max_ahead_s = math.inf if lanes is None else lanes.max_ahead_s
         self._sample = () if lanes is None else lanes.sample
         self._readers = Readers(self._url)
         # An entry of a results log holds many rows.
@@ -144,7 +160,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan_by(self, interval_s: float, tasks: int, lanes: LaneOptions | None) -> Plan:
         most = self._max_rows
         if lanes is None:
-            return WholeLog(self._readers, self._log, BatchLimits(most, interval_s), tasks)
+            return WholeLog(self._readers, self._loss, BatchLimits(most, interval_s), tasks)
         flow = FlowControl(lanes.queue_bytes, lanes.free_bytes, interval_s, played=lanes.played)
         if lanes.gains is not None:
             flow = replace(flow, controller=Pi(*lanes.gains))
@@ -152,7 +168,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = BatchLimits(most, interval_s, lanes.result_queue, flow, lanes.balance, lanes.control, on_record)
         if lanes.lane is not None:
             return OwnLane(self._readers, self._url, bounds, lanes.lane, tasks)
-        return SharedLanes(self._readers, self._url, self._log, bounds, tasks)
+        return SharedLanes(self._readers, self._url, self._loss, bounds, tasks)
 
     @coded_failures()
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's name)
@@ -183,6 +199,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             self._keep_spooling()
             end = self._plan.following(start, time.monotonic())
+        if end is not start and self._max_ahead_s < math.inf:
+            end["clock_s"] = time.time()
         if end is not start and self._values:
             end["values"] = self._readers.last_header(self._values).get("values", {})
         return end
@@ -192,7 +210,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._plan.latest()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        return [LaneShare(task.share, task.idle, self._plan.ends) for task in self._plan.tasks(start, end)]
+        ends, clock_s = self._plan.ends, end.get("clock_s")
+        return [LaneShare(task.share, task.idle, ends, clock_s) for task in self._plan.tasks(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with coded_failures():
@@ -205,12 +224,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._spool.check_here()
         parser = parser_of(self._format, self._columns, self._event_time)
         seen = EventTime()
+        limits = TimeLimits(partition.clock_s, self._max_ahead_s)
         sample = EventSample(self._sample, rows_of_each(len(partition.share.members))) if self._sample else None
         with open_log_reader(self._url, self._log) as reader:
             for ranges, complete in ((partition.share.ranges, True), (partition.share.more, False)):
                 for number, first, stop in ranges:
-                    for chunk in reader.read_bodies(number, first, stop):
+                    for chunk in read_complete(reader, number, first, stop, self._loss):
                         rows = parser.parse(number, chunk.first_offset, chunk.bodies, chunk.offsets)
+                        if self._format == "json":
+                            rows = reject_times(rows, chunk.bodies, self._event_time, limits)
                         if partition.ends:
                             _look(rows, self._event_time, seen, complete=complete)
                         if sample is not None:
@@ -278,6 +300,13 @@ def _positive(options: dict[str, str], name: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise InvalidValue(f"option {name} of the source flyball must be an integer >= 1, got {text!r}")
     return int(text)
+
+
+def _truth(options: dict[str, str], name: str) -> bool:
+    text = options[name].lower()
+    if text not in ("true", "false"):
+        raise InvalidValue(f"option {name} of the source flyball must be true or false, got {options[name]!r}")
+    return text == "true"
 
 
 def _seconds(options: dict[str, str], name: str) -> float:

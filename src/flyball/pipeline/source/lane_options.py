@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 
 from flyball.errors import InvalidValue
@@ -36,6 +37,8 @@ class LaneOptions:
     """kp and ki of flow control; None: those that come with the pipeline"""
     played: tuple[float, ...] = ()
     """admission of an experiment, played instead of controlled"""
+    max_ahead_s: float = math.inf
+    """events with times farther ahead of the clock are malformed"""
     sample: tuple[str, ...] = ()
     """columns of which the row of kind `end` carries a random sample"""
 

@@ -21,6 +21,7 @@ from flyball.pipeline.logs import row_batch as entry
 from flyball.pipeline.logs.levels import QueueLevels, lanes_name, last_bodies, requested_lanes
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.source.admission import Admission
+from flyball.pipeline.source.complete_read import LossPolicy, positions_in
 from flyball.pipeline.split.shares import Range, Share, cut, events_in, first_events, merged, ranges_of
 from flyball.pipeline.split.ticks import Tick, UnreadTicks, ticks_name
 from flyball.pipeline.telemetry import LoopRecordFile
@@ -121,8 +122,8 @@ class Plan(Protocol):
 class _OfLog:
     """A plan whose batches follow each other in a log."""
 
-    def __init__(self, readers: Readers, log: str, limits: BatchLimits) -> None:
-        self._readers, self._log, self._limits = readers, log, limits
+    def __init__(self, readers: Readers, loss: LossPolicy, limits: BatchLimits) -> None:
+        self._readers, self._log, self._loss, self._limits = readers, loss.log, loss, limits
         self._admission: Admission | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -134,12 +135,18 @@ class _OfLog:
     def latest(self) -> Offset:
         return {"next": [end for _, end in self._readers.bounds(self._log)]}
 
+    def _unread(self, start: Offset) -> tuple[list[int], list[int], int]:
+        """Where each partition is read on from, where it ends, and how many records were skipped so far."""
+        starts, bounds, gaps = positions_in(start["next"], lambda: self._readers.bounds(self._log), self._loss)
+        ends = [max(at, end) for at, (_, end) in zip(starts, bounds, strict=True)]
+        return starts, ends, start.get("skipped", 0) + sum(gap.lost for gap in gaps)
+
 
 class WholeLog(_OfLog):
     ends = False
 
-    def __init__(self, readers: Readers, log: str, limits: BatchLimits, tasks: int) -> None:
-        super().__init__(readers, log, limits)
+    def __init__(self, readers: Readers, loss: LossPolicy, limits: BatchLimits, tasks: int) -> None:
+        super().__init__(readers, loss, limits)
         self._tasks = tasks
         self._target: Offset | None = None
 
@@ -149,28 +156,42 @@ class WholeLog(_OfLog):
 
     def all_after(self, start: Offset) -> Offset:
         """The end of a batch that takes everything in; `start` itself: there is nothing new."""
-        stops = [max(at, end) for at, end in zip(start["next"], self.latest()["next"], strict=True)]
-        return start if stops == start["next"] else {"next": stops}
+        starts, ends, skipped = self._unread(start)
+        return self._offset(start, starts, ends, skipped)
 
     def following(self, start: Offset, now_s: float) -> Offset:
         if self._admission is None:
             self._admission = Admission((0,), self._limits.most_rows, self._limits.interval_s)
-        target = self._target or self.latest()
-        waiting = [max(0, end - at) for at, end in zip(start["next"], target["next"], strict=True)]
-        stops = policy.within_budget(start["next"], waiting, self._admission.decide(now_s, sum(waiting)).events)
-        events = sum(stops) - sum(start["next"])
-        if events <= 0:
-            return start
-        self._admission.begin(now_s, [events])
-        return {"next": stops}
+        starts, ends, skipped = self._unread(start)
+        if self._target is not None:  # partitions that were added since are left to the next run
+            targets: list[int] = [*self._target["next"], *starts[len(self._target["next"]) :]]
+            ends = [max(at, target) for at, target in zip(starts, targets, strict=False)]
+        waiting = [end - at for at, end in zip(starts, ends, strict=True)]
+        stops = policy.within_budget(starts, waiting, self._admission.decide(now_s, sum(waiting)).events)
+        events = sum(stops) - sum(starts)
+        if events > 0:
+            self._admission.begin(now_s, [events])
+        return self._offset(start, starts, stops, skipped)
 
     def tasks(self, start: Offset, end: Offset) -> list[Task]:
+        starts: list[int] = end.get("from") or start["next"]
         pieces = [
             (number, piece.start, piece.stop)
-            for number, (first, stop) in enumerate(zip(start["next"], end["next"], strict=True))
+            for number, (first, stop) in enumerate(zip(starts, end["next"], strict=True))
             for piece in _in_parts(range(first, stop), self._tasks)
         ]
         return [Task(Share(number, (piece,))) for number, piece in enumerate(pieces)]
+
+    def _offset(self, start: Offset, starts: list[int], stops: list[int], skipped: int) -> Offset:
+        """With the beginning of the batch where that is not the end of the one before."""
+        if stops == starts:
+            return start
+        end: Offset = {"next": stops}
+        if starts != start["next"]:
+            end["from"] = starts
+        if skipped:
+            end["skipped"] = skipped
+        return end
 
 
 class SharedLanes(_OfLog):
@@ -178,15 +199,15 @@ class SharedLanes(_OfLog):
 
     ends = True
 
-    def __init__(self, readers: Readers, url: str, log: str, limits: BatchLimits, lanes: int) -> None:
-        super().__init__(readers, log, limits)
+    def __init__(self, readers: Readers, url: str, loss: LossPolicy, limits: BatchLimits, lanes: int) -> None:
+        super().__init__(readers, loss, limits)
         self._url, self._lanes = url, lanes
         self._looked_s = float("-inf")
 
     def following(self, start: Offset, now_s: float) -> Offset:
         admission = self._admitting(now_s)
-        starts = start["next"]
-        waiting = [max(0, end - at) for at, end in zip(starts, self.latest()["next"], strict=True)]
+        starts, ends, skipped = self._unread(start)
+        waiting = [end - at for at, end in zip(starts, ends, strict=True)]
         decided = admission.decide(now_s, sum(waiting))
         stops = policy.within_budget(starts, waiting, decided.events)
         events = sum(stops) - sum(starts)
@@ -202,6 +223,7 @@ class SharedLanes(_OfLog):
             "shares": cut(starts, stops, counts, admission.lanes),
             "carry": list(left_over),
             "cycle": admission.cycle,
+            "skipped": skipped,
         }
         admission.begin(now_s, counts)
         return end
@@ -249,7 +271,7 @@ class OwnLane:
         first, end = self._readers.bounds(self._ticks)[0]
         found = last_bodies(self._readers(self._ticks), 1)
         # A lane that never was a member has no part in what is there already, and need not look through it.
-        joins = bool(found) and self._lane not in Tick.from_json(found[0]).given
+        joins = bool(found) and self._lane not in Tick.from_json(found[0]).assigned_events
         return {"next": [end if joins else first], "into": 0, "mark": -1, "taken": 0}
 
     def latest(self) -> Offset:
@@ -268,7 +290,7 @@ class OwnLane:
         more: tuple[Range, ...] = ()
         end = {**start, "members": [], "last": False}
         for offset, tick in ticks:
-            takes_part = self._lane in tick.shares or self._lane in tick.left
+            takes_part = self._lane in tick.shares or self._lane in tick.leaving
             if takes_part and end["members"] and end["members"] != list(tick.members):
                 break  # the combiner waits for the members that a batch names: for all of its ticks the same
             own = first_events(tick.shares.get(self._lane, ()), end["into"])[1]
@@ -285,7 +307,7 @@ class OwnLane:
             end |= {"next": [offset + 1], "into": 0}
             if takes_part:
                 end |= {"mark": tick.number, "members": list(tick.members)}
-            if self._lane in tick.left:
+            if self._lane in tick.leaving:
                 end["last"] = True  # should it join again, then with a batch of its own
                 break
         if end["next"] == start["next"] and end["into"] == start["into"]:

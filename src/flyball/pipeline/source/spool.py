@@ -22,6 +22,7 @@ from flyball.brokers.sqlite.schema import path_of
 from flyball.brokers.url import BrokerUrl
 from flyball.errors import FlyballError, InvalidValue
 from flyball.file_lock import lock_file
+from flyball.message import fit_message
 
 _WINDOW = 2_000
 _RECENT = 10 * _WINDOW  # ids that are read at the start; no more than a window can have been unacknowledged
@@ -67,8 +68,10 @@ class Spooler:
                     if not deliveries:
                         self.saw_empty = True
                         continue
-                    there = self._known.repeats([delivery.message.id for delivery in deliveries], now_s=0.0)
-                    fresh = {one.message.id: one.message for one in deliveries if one.message.id not in there}
+                    # Other programs write what brokers of another kind cannot carry; the body is what counts here.
+                    messages = [fit_message(delivery.message) for delivery in deliveries]
+                    there = self._known.repeats([message.id for message in messages], now_s=0.0)
+                    fresh = {message.id: message for message in messages if message.id not in there}
                     if fresh:
                         results = await sender.send_batch(list(fresh.values()))
                         failed = next((result.error for result in results if result.error is not None), None)
@@ -82,9 +85,17 @@ class Spooler:
                     self.dropped += len(deliveries) - len(fresh)
 
     async def _remember(self, logs: Broker) -> None:
-        first, end = await logs.bounds(self._log, 0)
-        async for records in logs.read(self._log, 0, max(first, end - _RECENT), end):
-            self._known.add([record.message.id for record in records], now_s=0.0)
+        partitions = await asyncio.to_thread(self._partitions)
+        of_each = max(_WINDOW, _RECENT // partitions)
+        self._known = FinishedIds(of_each * partitions, math.inf)
+        for partition in range(partitions):
+            first, end = await logs.bounds(self._log, partition)
+            async for records in logs.read(self._log, partition, max(first, end - of_each), end):
+                self._known.add([record.message.id for record in records], now_s=0.0)
+
+    def _partitions(self) -> int:
+        with open_log_reader(self._log_url, self._log) as reader:
+            return reader.partitions()
 
 
 class Spool:
@@ -205,8 +216,9 @@ def spooled(options: Mapping[str, str]) -> tuple[dict[str, str], Spool | None]:
             f"a queue such as {queue!r} can be read once only, so it is spooled to a log: name one by the option "
             "'spool', such as sqlite:////var/lib/flyball/spool.db"
         )
-    if BrokerUrl.parse(spool_url).scheme not in LOG_READERS:
-        raise InvalidValue(f"option spool = {spool_url!r} has no logs; use one of {', '.join(LOG_READERS)}")
+    spool = BrokerUrl.parse(spool_url)
+    if spool.scheme not in LOG_READERS:
+        raise InvalidValue(f"option spool = '{spool}' has no logs; use one of {', '.join(LOG_READERS)}")
     log = given.get("log") or queue
     return {**given, "url": spool_url, "log": log}, Spool(_without_queue(url), queue, spool_url, log)
 

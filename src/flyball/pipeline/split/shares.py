@@ -67,20 +67,20 @@ def first_events(ranges: Iterable[Range], count: int) -> tuple[tuple[Range, ...]
 class Share:
     """What one lane reads in a batch. `members`: all lanes of the batch; `last`: the lane leaves after it.
 
-    `mark`: the last tick that this share completes (None: the batch itself is the tick); `more`: the first part of
+    `tick`: the last tick that this share completes (None: the batch itself is the tick); `more`: the first part of
     the next tick, whose rest follows later. `cycle`: events and seconds of the lane's previous batch.
-    `taken`: events of the lane's ticks that are read by the end of this batch, in total. `sampling_weight`: events
-    of all lanes per event of this share.
+    `events_read_total`: events of the lane's ticks that are read by the end of this batch, in total.
+    `sampling_weight`: events of all lanes per event of this share.
     """
 
     lane: int
     ranges: tuple[Range, ...]
     members: tuple[int, ...] = (0,)
     last: bool = False
-    mark: int | None = None
+    tick: int | None = None
     more: tuple[Range, ...] = ()
     cycle: tuple[int, float] | None = None
-    taken: int = 0
+    events_read_total: int = 0
     sampling_weight: float = 1.0
 
     @property
@@ -104,9 +104,9 @@ class ShareEnd:
     seconds: float
     latest_s: float | None
     ends: bool
-    mark: int | None = None
+    tick: int | None = None
     cycle: tuple[int, float] | None = None
-    taken: int = 0
+    events_read_total: int = 0
     sample: dict[str, list[Any]] | None = None
     sampled_events: int = 0
     sampling_weight: float = 1.0
@@ -124,9 +124,9 @@ class ShareEnd:
             seconds,
             seen.latest_s,
             seen.ends,
-            share.mark,
+            share.tick,
             share.cycle,
-            share.taken,
+            share.events_read_total,
             sampling_weight=share.sampling_weight,
             marks=seen.marks,
         )

@@ -21,6 +21,7 @@ from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.levels import LanesRequest, QueueLevels, lanes_name, last_bodies
 from flyball.pipeline.logs.writer import LogSinks
 from flyball.pipeline.policy import Balancer, BalanceState, LaneDelay
+from flyball.pipeline.source.complete_read import LossPolicy, positions_in
 from flyball.pipeline.split.shares import cut
 from flyball.pipeline.split.ticks import Tick, ticks_name
 from flyball.pipeline.telemetry import balance_record
@@ -43,6 +44,7 @@ class SplitterSettings:
     balance: bool
     ahead: int
     tick_s: float
+    fail_on_data_loss: bool = True
 
     @classmethod
     def of(cls, config: PipelineConfig) -> SplitterSettings:
@@ -54,6 +56,7 @@ class SplitterSettings:
             lanes.balance and lanes.control,
             config.max_rows,
             lanes.tick_s,
+            config.fail_on_data_loss,
         )
 
 
@@ -123,11 +126,11 @@ class Splitter:
         if events <= 0 and same:
             return False
         carry = self._last.carry if same else (0.0,) * len(self._members)
-        counts, owed = policy.split(events, weights, carry)
+        counts, carry_after = policy.split(events, weights, carry)
         # Every other tick begins with the last lane: its part goes on from the tick before, as one range with it.
         turn = -1 if self._last.number % 2 else 1
         shares = cut(starts, stops, counts[::turn], self._members[::turn])[::turn]
-        given = dict(self._last.given)
+        given = dict(self._last.assigned_events)
         for lane, count in zip(self._members, counts, strict=True):
             given[lane] = given.get(lane, 0) + count
         tick = Tick(
@@ -135,7 +138,7 @@ class Splitter:
             tuple(stops),
             dict(zip(self._members, shares, strict=True)),
             left,
-            owed,
+            carry_after,
             self._weights,
             given,
             self._delays_s,
@@ -151,9 +154,8 @@ class Splitter:
 
     def _new(self, weights: Sequence[float]) -> tuple[list[int], list[int]]:
         """Start offsets of this tick, and its end offsets."""
-        bounds = [self._input.bounds(partition) for partition in range(self._input.partitions())]
-        known = self._last.next
-        starts = [known[number] if number < len(known) else first for number, (first, _) in enumerate(bounds)]
+        loss = LossPolicy(self._settings.input, self._settings.fail_on_data_loss)
+        starts, bounds, _ = positions_in(self._last.next, self._bounds, loss)
         backlogs = [self._backlog(lane) for lane in self._members]
         room = policy.room_ahead(self._settings.ahead, weights, backlogs)
         waiting = [max(0, end - at) for at, (_, end) in zip(starts, bounds, strict=True)]
@@ -161,9 +163,12 @@ class Splitter:
         self.behind = min(room, sum(waiting)) > most
         return starts, policy.within_budget(starts, waiting, min(room, most))
 
+    def _bounds(self) -> list[tuple[int, int]]:
+        return [self._input.bounds(partition) for partition in range(self._input.partitions())]
+
     def _backlog(self, lane: int) -> int:
         """Events assigned to a lane whose results are not in its queue yet."""
-        return max(0, self._last.given.get(lane, 0) - self._delivered.get(lane, 0))
+        return max(0, self._last.assigned_events.get(lane, 0) - self._delivered.get(lane, 0))
 
     def _look_for_lanes(self, now_s: float) -> None:
         if now_s - self._looked_for_s < _LOOK_FOR_LANES_S:
@@ -190,12 +195,12 @@ class Splitter:
             return
         self._looked_at_s = now_s
         for lane, level in zip(self._members, self._levels.read(self._members), strict=True):
-            self._delivered[lane] = level.taken
+            self._delivered[lane] = level.events_read_total
             delay = self._lanes[lane]
             if level.cycle is not None and level.batch != self._batches.get(lane):
                 delay = delay.with_batch(now_s, *level.cycle)
                 self._batches[lane] = level.batch
-            self._lanes[lane] = delay.seen(now_s, self._backlog(lane))
+            self._lanes[lane] = delay.with_backlog(now_s, self._backlog(lane))
 
     def _rebalance(self, now_s: float) -> None:
         if now_s - self._balanced_s < policy.BALANCE_EVERY_S:

@@ -31,22 +31,25 @@ def ticks_name(results: str) -> str:
     return f"{results}.ticks"
 
 
+_STORED_AS = {"leaving": "left", "assigned_events": "given"}
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """One assignment of input to lanes.
 
-    `next`: next offset of each input partition. `shares`: of every member, also an empty one. `left`: lanes that
-    get nothing more. `carry`: rounding errors of the members, in their order. `given`: events assigned to each
-    lane so far. `delays_s`: the predicted delays that the weights come from.
+    `next`: next offset of each input partition. `shares`: of every member, also an empty one. `leaving`: lanes
+    that get nothing more. `carry`: rounding errors of the members, in their order. `assigned_events`: by lane,
+    all that it ever got. `delays_s`: the predicted delays that the weights come from.
     """
 
     number: int
     next: tuple[int, ...]
     shares: Mapping[int, tuple[Range, ...]]
-    left: tuple[int, ...]
+    leaving: tuple[int, ...]
     carry: tuple[float, ...]
     weights: tuple[float, ...]
-    given: Mapping[int, int]
+    assigned_events: Mapping[int, int]
     delays_s: tuple[float | None, ...] = ()
 
     @property
@@ -68,7 +71,8 @@ class Tick:
         >>> Tick.from_json(tick.to_json()) == tick
         True
         """
-        return json.dumps(asdict(self), separators=(",", ":")).encode()
+        fields = {_STORED_AS.get(name, name): value for name, value in asdict(self).items()}
+        return json.dumps(fields, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, body: bytes) -> Tick:
@@ -77,10 +81,10 @@ class Tick:
             number=fields["number"],
             next=tuple(fields["next"]),
             shares={int(lane): ranges_of(ranges) for lane, ranges in fields["shares"].items()},
-            left=tuple(fields["left"]),
+            leaving=tuple(fields["left"]),
             carry=tuple(fields["carry"]),
             weights=tuple(fields["weights"]),
-            given={int(lane): events for lane, events in fields["given"].items()},
+            assigned_events={int(lane): events for lane, events in fields["given"].items()},
             delays_s=tuple(fields["delays_s"]),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, NamedTuple
 
 from flyball.errors import InvalidValue
@@ -20,6 +21,9 @@ _INT64 = range(-(2**63), 2**63)
 _COMPARISONS = {"EQ": "=", "NEQ": "<>", "GT": ">", "GTE": ">=", "LT": "<", "LTE": "<=", "NullSafeEQ": "<=>"}
 _ARITHMETIC = {"Add": "try_add", "Sub": "try_subtract", "Mul": "try_multiply", "Mod": "try_mod"}
 _PATTERNS = {"Like": "LIKE", "ILike": "ILIKE"}
+_BACKSLASH = "\\"
+_ESCAPES = (r"\\", r"\%", r"\_")
+"""What a pattern may have backslashes in; pairs first, for their second one escapes nothing."""
 
 
 class Typed(NamedTuple):
@@ -172,7 +176,17 @@ class Compiler:
 
     def _pattern(self, node: Any, operator: str) -> Typed:
         left, right = (_expect(self.compile(side), STRING, operator) for side in (node.this, node.expression))
-        return Typed(f"({left.sql} {operator} {right.sql})", BOOLEAN)
+        if _is_text(node.expression):
+            if _BACKSLASH in reduce(lambda text, escape: text.replace(escape, ""), _ESCAPES, node.expression.this):
+                raise InvalidValue(
+                    f"{operator} {node.expression.this!r}: a backslash in a pattern stands before %, _ or another "
+                    "backslash; write two for one"
+                )
+            return Typed(f"({left.sql} {operator} {right.sql})", BOOLEAN)
+        # Spark fails at a pattern with any other backslash, and the pattern is a value of an event.
+        rest = reduce(lambda sql, escape: f"replace({sql}, {_quoted(escape)}, '')", _ESCAPES, right.sql)
+        proper = f"NOT contains({rest}, {_quoted(_BACKSLASH)})"
+        return Typed(f"(CASE WHEN {proper} THEN {left.sql} {operator} {right.sql} END)", BOOLEAN)
 
     def _arithmetic(self, node: Any, name: str) -> Typed:
         word = {"Add": "+", "Sub": "−", "Mul": "*", "Mod": "%", "Div": "/"}[name]
@@ -302,7 +316,7 @@ def _expect(found: Typed, kind: str, where: str) -> Typed:
     if kind not in (ANY, _kind(found.type)) and found.type != NULL:
         wanted = {BOOLEAN: "a condition", NUMBER: "a number", STRING: "a text"}[kind]
         raise InvalidValue(
-            f"{where} wants {wanted}, not {found.type} ({_plain(found.sql)}); cast it if it is meant"
+            f"{where} needs {wanted}, not {found.type} ({_plain(found.sql)}); cast it if it is meant"
         )
     return found
 

@@ -131,10 +131,10 @@ class Monitor:
         import pyarrow.compute as pc
 
         chosen: dict[str, Any] = {}
-        if any(one.chooses for one in self._monitors) and sample.num_rows:
-            tests = [f"({one.chosen(self._columns)}) AS `{one.name}`" for one in self._monitors]
+        if any(one.has_condition for one in self._monitors) and sample.num_rows:
+            tests = [f"({one.where_sql(self._columns)}) AS `{one.name}`" for one in self._monitors]
             verdict = spark.createDataFrame(sample).selectExpr(*tests).toArrow()
-            chosen = {one.name: verdict[one.name] for one in self._monitors if one.chooses}
+            chosen = {one.name: verdict[one.name] for one in self._monitors if one.has_condition}
         ones = pa.array(np.ones(sample.num_rows))
         out = {_TIME: sample[self._event_time].cast(pa.float64(), safe=False), _WEIGHT: sample[_WEIGHT]}
         for one in self._monitors:
@@ -147,7 +147,7 @@ def sampled_columns(monitors: Sequence[MonitorConfig], columns: Columns, event_t
     """The columns that the monitors need."""
     wanted = {event_time, *(one.column for one in monitors)}
     for one in monitors:
-        wanted |= {name for name in columns.names if f"`{name}`" in one.chosen(columns)}
+        wanted |= {name for name in columns.names if f"`{name}`" in one.where_sql(columns)}
     return columns.only([name for name in columns.names if name in wanted])
 
 

@@ -52,10 +52,10 @@ class ResultQueue:
         for number, piece in enumerate(pieces):
             header: dict[str, Any] = {"batch": batch, "piece": number, "before": before + sum(map(len, bodies))}
             header |= {"totals": asdict(total), "events": end.bodies, "seconds": end.seconds}
-            header |= {"cycle": end.cycle, "taken": end.taken}
+            header |= {"cycle": end.cycle, "taken": end.events_read_total}
             if number == len(pieces) - 1:
                 header |= {
-                    "mark": batch if end.mark is None else end.mark,
+                    "mark": batch if end.tick is None else end.tick,
                     "members": end.members,
                     "last": end.last,
                     "latest_s": end.latest_s,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.writer import LogSinks
+from flyball.pipeline.policy.event_time import TimeLimits
 from flyball.pipeline.run.checkpoint import offset_of
 from flyball.pipeline.run.queries import Queries
 from flyball.pipeline.split.shares import END, ShareEnd
@@ -45,8 +46,10 @@ class TierOne:
 
     def handle(self, rows: DataFrame, batch: int) -> None:
         assert self._checkpoint is not None
-        thresholds = self._monitor.in_force(offset_of(self._checkpoint, batch))
-        steps = tier1.function(self._config.tier1, self._config.source_columns.knowing(thresholds))
+        config, offset = self._config, offset_of(self._checkpoint, batch)
+        columns = config.source_columns.knowing(self._monitor.in_force(offset))
+        limits = TimeLimits((offset or {}).get("clock_s"), config.max_ahead_s)
+        steps = tier1.function(config.tier1, columns, config.event_time, limits)
         table = rows.transform(steps).toArrow()
         results, malformed, ended = (_only(table, kind) for kind in (EVENT, MALFORMED, END))
         ends = [ShareEnd.from_json(body) for body in ended["_body"].to_pylist()]

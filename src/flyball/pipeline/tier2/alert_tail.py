@@ -9,6 +9,7 @@ from flyball.brokers.log_reader import LogReader, open_log_reader
 from flyball.brokers.port import NoSuchChannel
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.marks import is_mark
+from flyball.pipeline.logs.writer import is_outage
 from flyball.pipeline.run.polling import POLL_S
 from flyball.pipeline.run.step_thread import StepThread
 from flyball.pipeline.tier2.stage import AlertHandler
@@ -23,13 +24,14 @@ class AlertTail:
         self._readers = {
             log: open_log_reader(url, log) for log in sorted({rule.to or config.alerts for rule in config.rules})
         }
-        self._positions: dict[str, int] = {}
-        self._thread = StepThread("alerts", self._step, POLL_S)
+        self._positions: dict[tuple[str, int], int] = {}
+        self._thread = StepThread("reader of alerts", self._step, POLL_S, is_outage)
 
     def start(self) -> None:
         for log, reader in self._readers.items():
             with suppress(NoSuchChannel):
-                self._positions[log] = reader.bounds(0)[1]
+                for partition in range(reader.partitions()):
+                    self._positions[log, partition] = reader.bounds(partition)[1]
         self._thread.start()
 
     def check(self) -> None:
@@ -49,15 +51,18 @@ class AlertTail:
         found = False
         for log, reader in self._readers.items():
             with suppress(NoSuchChannel):
-                found |= self._hand_out(log, reader)
+                for partition in range(reader.partitions()):
+                    found |= self._hand_out(log, partition, reader)
         return found
 
-    def _hand_out(self, log: str, reader: LogReader) -> bool:
-        at, end = self._positions.get(log, 0), reader.bounds(0)[1]
-        for chunk in reader.read_bodies(0, at, end):
-            for body in chunk.bodies:
+    def _hand_out(self, log: str, partition: int, reader: LogReader) -> bool:
+        at, end = self._positions.get((log, partition), 0), reader.bounds(partition)[1]
+        for chunk in reader.read_bodies(partition, at, end):
+            offsets = chunk.offsets or range(chunk.first_offset, chunk.first_offset + len(chunk.bodies))
+            for offset, body in zip(offsets, chunk.bodies, strict=True):
+                self._positions[log, partition] = offset + 1  # a chunk that follows may fail
                 # Marks, and what other pipelines write to the same log, are no alerts of ours.
                 if not is_mark(body) and (message := json.loads(body)).get("rule") in self._rules:
                     self._on_alert(message)
-        self._positions[log] = end
+        self._positions[log, partition] = end
         return end > at

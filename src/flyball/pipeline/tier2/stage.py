@@ -43,7 +43,7 @@ class TierTwo:
         for rule in self._config.rules:
             self._sinks.add(rule.to or self._config.alerts, producer=self._producer(rule))
             if rule.gated:
-                self._sinks.add(self._gate_log(rule), producer=self._producer(rule))
+                self._sinks.add(gate_log(self._config, rule), producer=self._producer(rule))
 
         for channel in self._config.feeds:
             self._sinks.add(channel, None)
@@ -69,17 +69,17 @@ class TierTwo:
         log = rule.to or self._config.alerts
         states = [GateState()]
         if rule.gated:
-            with open_log_reader(self._url, self._gate_log(rule)) as reader:
+            with open_log_reader(self._url, gate_log(self._config, rule)) as reader:
                 states += [GateState.from_json(body) for body in last_bodies(reader, 2)]
 
         def handle(rows: DataFrame, batch: int) -> None:
             # Spark may repeat the last batch, which then starts from the state before it.
             before = next(state for state in reversed(states) if state.batch < batch)
             messages, after = rules.messages(rule, rows.toArrow().to_pylist(), batch, before)
-            bodies = [json.dumps(message).encode() for message in messages]
+            bodies = [json.dumps(message, allow_nan=False).encode() for message in messages]
             self._sinks.append(log, self._producer(rule), batch, bodies)
             if rule.gated:
-                self._sinks.append(self._gate_log(rule), self._producer(rule), batch, [after.to_json()])
+                self._sinks.append(gate_log(self._config, rule), self._producer(rule), batch, [after.to_json()])
             states[:] = [before, after]
             self._promise(log, rule, watermark_s(checkpoint, batch))
             for message in messages:
@@ -106,8 +106,10 @@ class TierTwo:
         """With the pipeline's name: several pipelines may write to one channel."""
         return f"{self._config.producer_name}.rule-{rule.name}"
 
-    def _gate_log(self, rule: RuleBase) -> str:
-        return f"{self._config.producer_name}.gate-{rule.name}"
+
+def gate_log(config: PipelineConfig, rule: RuleBase) -> str:
+    """The log that keeps the state of a rule that holds alerts back."""
+    return f"{config.producer_name}.gate-{rule.name}"
 
 
 def _least(known: dict[str, float], names: list[str]) -> float | None:

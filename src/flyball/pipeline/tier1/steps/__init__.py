@@ -14,17 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
+from flyball.pipeline.policy.event_time import TimeLimits
 from flyball.pipeline.sql.columns import Columns
 from flyball.pipeline.tier1.steps.augment import Augment
 from flyball.pipeline.tier1.steps.base import TierOneStep
 from flyball.pipeline.tier1.steps.call import Call, StepFailed
-from flyball.pipeline.tier1.steps.cleanse import Assign, Reject
+from flyball.pipeline.tier1.steps.cleanse import Assign, Reject, reject_implausible_times
 from flyball.pipeline.tier1.steps.filter import Filter
 from flyball.pipeline.tier1.steps.project import Project
 from flyball.pipeline.tier1.steps.sample import Sample
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_CALENDAR = TimeLimits()
 
 Step: TypeAlias = "Callable[[DataFrame], DataFrame]"
 
@@ -77,14 +80,27 @@ def rehearse(steps: Sequence[TierOneStep], columns: Columns, spark: SparkSession
         columns = step.output(columns)
 
 
-def function(steps: Sequence[TierOneStep], columns: Columns) -> Step:
-    """All steps as one function; `columns` are those of the source."""
+def function(
+    steps: Sequence[TierOneStep], columns: Columns, event_time: str, limits: TimeLimits = _CALENDAR
+) -> Step:
+    """All steps as one function; `columns` are those of the source.
+
+    An event that has no plausible time after them is malformed: the combiner could not put it in order.
+    """
+    checked = may_change_time(steps, columns, event_time)
 
     def apply(rows: DataFrame) -> DataFrame:
         before = columns
         for step in steps:
             rows = step.apply(rows, before)
             before = step.output(before)
-        return rows
+        return reject_implausible_times(rows, before, event_time, limits) if checked else rows
 
     return apply
+
+
+def may_change_time(steps: Sequence[TierOneStep], columns: Columns, event_time: str) -> bool:
+    """Whether the time of a result may be another one than the source has checked, or none."""
+    after = columns_after(steps, columns)
+    required = any(item.name == event_time and item.required for item in after.items)
+    return not required or any(isinstance(step, Call) for step in steps)

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from flyball.errors import InvalidValue
+from flyball.pipeline.policy.event_time import TimeLimits
 from flyball.pipeline.sql.column_checks import checked_condition, checked_value
 from flyball.pipeline.sql.columns import MALFORMED, Column, Columns
 from flyball.pipeline.tier1.steps.base import OWN, TierOneStep, is_event, scope
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
 
@@ -62,14 +64,33 @@ class Reject(TierOneStep):
     def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
-        found = checked_condition("reject", self.reject, scope(columns))
-        fields = ", ".join(f"`{name}`" for name in columns.names)
-        judged = rows.withColumn("_rejected", F.expr(f"coalesce({is_event()} AND {found}, false)"))
-        return judged.select(
-            *columns.names,
-            F.expr(f"if(_rejected, '{MALFORMED}', _kind)").alias("_kind"),
-            "_partition",
-            "_offset",
-            F.when(F.col("_rejected"), F.lit(self.reason)).otherwise(F.col("_error")).alias("_error"),
-            F.expr(f"if(_rejected, CAST(to_json(struct({fields})) AS BINARY), _body)").alias("_body"),
-        )
+        condition = checked_condition("reject", self.reject, scope(columns))
+        return reject_rows(rows, columns, f"coalesce({is_event()} AND {condition}, false)", F.lit(self.reason))
+
+
+def reject_implausible_times(rows: DataFrame, columns: Columns, event_time: str, limits: TimeLimits) -> DataFrame:
+    """Events whose time is null or beyond the limits go to the dead-letter log."""
+    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+    time = f"`{event_time}`"
+    plausible = f"coalesce({time} BETWEEN {limits.first_s!r}D AND {limits.last_s!r}D, false)"
+    reason = F.when(F.col(event_time).isNull(), F.lit(limits.complaint(event_time, None))).otherwise(
+        F.concat(F.lit(f"{event_time} is "), F.col(event_time).cast("string"), F.lit(f", {limits.explanation}"))
+    )
+    return reject_rows(rows, columns, f"{is_event()} AND NOT {plausible}", reason)
+
+
+def reject_rows(rows: DataFrame, columns: Columns, condition: str, reason: SparkColumn) -> DataFrame:
+    """Turn the rows for which the condition is true into malformed ones, with the reason and what they were."""
+    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
+
+    fields = ", ".join(f"`{name}`" for name in columns.names)
+    judged = rows.withColumn("_rejected", F.expr(condition))
+    return judged.select(
+        *columns.names,
+        F.expr(f"if(_rejected, '{MALFORMED}', _kind)").alias("_kind"),
+        "_partition",
+        "_offset",
+        F.when(F.col("_rejected"), reason).otherwise(F.col("_error")).alias("_error"),
+        F.expr(f"if(_rejected, CAST(to_json(struct({fields})) AS BINARY), _body)").alias("_body"),
+    )

@@ -30,13 +30,13 @@ class Sample(TierOneStep):
         return columns
 
     def apply(self, rows: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
-        return rows.where(f"NOT {is_event()} OR {chosen(self.sample, self.seed, self.by)}")
+        return rows.where(f"NOT {is_event()} OR {share_condition(self.sample, self.seed, self.by)}")
 
 
-def chosen(share: float, seed: int, by: str | None = None) -> str:
+def share_condition(share: float, seed: int, by: str | None = None) -> str:
     """A SQL condition that is true for that share of the rows.
 
-    >>> chosen(0.25, 7)
+    >>> share_condition(0.25, 7)
     'pmod(xxhash64(7L, _partition, _offset), 1000000L) < 250000L'
     """
     what = "_partition, _offset" if by is None else f"`{by}`"

@@ -11,6 +11,7 @@ A window is judged when the watermark has passed its end. Alerts of one rule com
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Sequence_
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -20,7 +21,7 @@ from flyball.errors import InvalidValue
 from flyball.pipeline.sql.columns import Column, Columns
 from flyball.pipeline.tier2.rules import gate
 from flyball.pipeline.tier2.rules.absence import Absence
-from flyball.pipeline.tier2.rules.base import RuleBase, clock, only_events, timed
+from flyball.pipeline.tier2.rules.base import RuleBase, clock, only_events, with_event_time
 from flyball.pipeline.tier2.rules.gate import GateState
 from flyball.pipeline.tier2.rules.rate import Rate
 from flyball.pipeline.tier2.rules.sequence import Sequence
@@ -58,16 +59,16 @@ def check(rules: Sequence_[RuleBase], columns: Columns) -> None:
 
 def columns_of(rules: Sequence_[RuleBase], columns: Columns) -> Columns:
     """The fields of what these rules write to one channel; `columns` are those of the results."""
-    found: dict[str, Column] = {item.name: item for item in Columns.parse(_ALWAYS).items}
+    fields: dict[str, Column] = {item.name: item for item in Columns.parse(_ALWAYS).items}
     for rule in rules:
         for item in rule.fields(columns).items:
-            before = found.setdefault(item.name, item)
+            before = fields.setdefault(item.name, item)
             if before.sql_type != item.sql_type:
                 raise InvalidValue(
                     f"{item.name} is {before.sql_type} in one rule and {item.sql_type} in {rule.name}, and both "
                     "go to the same channel; rename it in one of them"
                 )
-    return Columns(tuple(found.values()))
+    return Columns(tuple(fields.values()))
 
 
 def alerts(
@@ -78,16 +79,16 @@ def alerts(
     `marks_ahead_s`: how far the mark at the end of the input runs ahead of the last event, so that all rules close
     their windows. A rule that needs less than that takes the rest off.
     """
-    behind = timed(rows, event_time, watermark_s, marks_ahead_s - rule.reach_s)
-    return rule.found(only_events(behind, rule.chosen(columns)), columns)
+    behind = with_event_time(rows, event_time, watermark_s, marks_ahead_s - rule.reach_s)
+    return rule.find(only_events(behind, rule.where_sql(columns)), columns)
 
 
 def messages(
-    rule: RuleBase, found: Sequence_[dict[str, Any]], batch: int, before: GateState
+    rule: RuleBase, rows: Sequence_[dict[str, Any]], batch: int, before: GateState
 ) -> tuple[list[dict[str, Any]], GateState]:
     """The alerts of a batch as they are written, in the order of time, and the state after them."""
     ordered = sorted(
-        ({**row, "group": rule.group_of(row)} for row in found),
+        ({**row, "group": rule.group_of(row)} for row in rows),
         key=lambda row: (row["window_end"], row["window_start"], str(row["group"])),
     )
     after = GateState(batch, before.groups)
@@ -102,15 +103,20 @@ def _body(rule: RuleBase, row: dict[str, Any]) -> dict[str, Any]:
     group = row["group"]
     whose = "".join(f", {name} {value}" for name, value in group.items())
     added = {name: row[name] for name in getattr(rule, "aggregates", ())}
-    held = {"held_off": row["held_off"]} if "held_off" in row else {}
+    held_off = {"held_off": row["held_off"]} if "held_off" in row else {}
     return {
         "rule": rule.name,
         "event_time": row["window_end"],
         "window_start": row["window_start"],
         "window_end": row["window_end"],
-        **({} if row["value"] is None else {"value": row["value"]}),
-        **group,
-        **added,
-        **held,
-        "text": f"{clock(row['window_start'])}–{clock(row['window_end'])}{whose}: {rule.says(row)}",
+        **({} if row["value"] is None else {"value": _in_json(row["value"])}),
+        **{name: _in_json(value) for name, value in group.items()},
+        **{name: _in_json(value) for name, value in added.items()},
+        **held_off,
+        "text": f"{clock(row['window_start'])}–{clock(row['window_end'])}{whose}: {rule.describe(row)}",
     }
+
+
+def _in_json(value: Any) -> Any:
+    """JSON has no infinity: a sum that overflows is null in the alert, and its text says what it was."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -25,7 +25,7 @@ class Absence(RuleBase):
     def reach_s(self) -> float:
         return 0.0  # the end of the input is no silence
 
-    def found(self, events: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
+    def find(self, events: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
         # Spark wants a further column beside the session: this one is the same for all events.
@@ -41,5 +41,5 @@ class Absence(RuleBase):
             *self.group_by,
         )
 
-    def says(self, row: dict[str, Any]) -> str:  # noqa: ARG002
+    def describe(self, row: dict[str, Any]) -> str:  # noqa: ARG002
         return f"nothing for {self.for_s:g} s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +43,7 @@ class RuleBase(StrictModel):
 
     def check(self, columns: Columns) -> None:
         """Raise `InvalidValue`, the key first, if the rule cannot work on these columns."""
-        self.chosen(columns)
+        self.where_sql(columns)
         for name in self.group_by:
             check_column("group_by", name, columns)
             if name in OF_AN_ALERT:
@@ -57,11 +58,11 @@ class RuleBase(StrictModel):
 
         Whatever the rule's text mentions counts, so that none is missed, however the rule uses it.
         """
-        words = set(re.findall(r"\w+", self.model_dump_json().lower()))
+        words = {word for text in _texts(self.model_dump()) for word in re.findall(r"\w+", text.lower())}
         names = [name for name in columns.names if name == event_time or name.lower() in words]
         return columns.only(names)
 
-    def chosen(self, columns: Columns) -> str:
+    def where_sql(self, columns: Columns) -> str:
         """`where` as Spark SQL."""
         return checked_condition("where", self.where, Scope(columns.types))
 
@@ -80,14 +81,14 @@ class RuleBase(StrictModel):
         return 0.0
 
     @abstractmethod
-    def found(self, events: DataFrame, columns: Columns) -> DataFrame:
+    def find(self, events: DataFrame, columns: Columns) -> DataFrame:
         """Rows with window_start, window_end, value, the columns of the group, and what the rule adds.
 
         `events` are those that `where` chose, with their time in `_time`, behind the watermark.
         """
 
     @abstractmethod
-    def says(self, row: dict[str, Any]) -> str:
+    def describe(self, row: dict[str, Any]) -> str:
         """The alert in words, without its time."""
 
     @property
@@ -131,11 +132,21 @@ class Windowed(RuleBase):
         return F.window("_time", milliseconds(self.window_s), every)
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in the values of a model, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for pair in value.items() for part in pair for text in _texts(part))
+    elif isinstance(value, Sequence):
+        yield from (text for part in value for text in _texts(part))
+
+
 def milliseconds(seconds: float) -> str:
     return f"{round(seconds * 1000)} milliseconds"
 
 
-def timed(rows: DataFrame, event_time: str, watermark_s: float, ahead_s: float) -> DataFrame:
+def with_event_time(rows: DataFrame, event_time: str, watermark_s: float, ahead_s: float) -> DataFrame:
     """The rows with their time in `_time`, behind a watermark.
 
     Marks move the watermark like events do. `ahead_s` is how much farther than this rule needs it the mark at the
@@ -149,14 +160,22 @@ def timed(rows: DataFrame, event_time: str, watermark_s: float, ahead_s: float) 
     return with_time.withWatermark("_time", milliseconds(watermark_s))
 
 
-def only_events(rows: DataFrame, chosen: str) -> DataFrame:
+def only_events(rows: DataFrame, where: str) -> DataFrame:
     """The events that a rule looks at.
 
     Spark moves conditions in front of the watermark, which then would not see the marks. It leaves one alone that
     looks at the time column, so the choice is wrapped into such a condition.
     """
-    return rows.where(f"CASE WHEN _time IS NULL THEN false ELSE _kind = '{EVENT}' AND {chosen} END")
+    return rows.where(f"CASE WHEN _time IS NULL THEN false ELSE _kind = '{EVENT}' AND {where} END")
 
 
 def clock(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).strftime("%H:%M:%S")
+    """The time of day; of a time that no calendar has, such as milliseconds taken for seconds, the number.
+
+    >>> clock(1.7e9), clock(1.7e12)
+    ('22:13:20', '1.7e+12 s')
+    """
+    try:
+        return datetime.fromtimestamp(time_s, UTC).strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_s:g} s"

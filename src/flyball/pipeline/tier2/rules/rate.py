@@ -25,7 +25,7 @@ class Rate(Windowed, Bounded):
         super().check(columns)
         check_type("column", self.column, columns, NUMBERS, "the rule needs a number")
 
-    def found(self, events: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
+    def find(self, events: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
         # Seconds since the window's start, for squares of seconds since 1970 would eat up the digits.
@@ -40,5 +40,5 @@ class Rate(Windowed, Bounded):
             *self.group_by,
         )
 
-    def says(self, row: dict[str, Any]) -> str:
+    def describe(self, row: dict[str, Any]) -> str:
         return f"{self.column} changes by {row['value']:g} a second, {self.bound_in_words}"

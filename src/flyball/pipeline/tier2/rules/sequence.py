@@ -47,7 +47,7 @@ class Sequence(RuleBase):
             for number, text in enumerate(self.steps, start=1)
         ]
 
-    def found(self, events: DataFrame, columns: Columns) -> DataFrame:
+    def find(self, events: DataFrame, columns: Columns) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
         conditions = [f"coalesce({text}, false)" for text in self._conditions(columns)]
@@ -87,5 +87,5 @@ class Sequence(RuleBase):
             f"(a, e) -> named_struct('s', array({', '.join(reached)}), 'hits', {hits}), a -> a.hits)"
         )
 
-    def says(self, row: dict[str, Any]) -> str:
+    def describe(self, row: dict[str, Any]) -> str:
         return f"{len(self.steps)} events in sequence within {row['value']:.3g} s"

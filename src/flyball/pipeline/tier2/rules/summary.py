@@ -49,7 +49,7 @@ class Summary(Windowed):
         ]
         return super().fields(columns).plus(*added)
 
-    def found(self, events: DataFrame, columns: Columns) -> DataFrame:
+    def find(self, events: DataFrame, columns: Columns) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
         values = [F.expr(found.sql).alias(name) for name, found in self._compiled(columns).items()]
@@ -62,5 +62,5 @@ class Summary(Windowed):
             *self.aggregates,
         )
 
-    def says(self, row: dict[str, Any]) -> str:
+    def describe(self, row: dict[str, Any]) -> str:
         return ", ".join(f"{name} {row[name]}" for name in self.aggregates)

@@ -25,7 +25,7 @@ class Threshold(Windowed, Bounded):
         else:
             check_type("column", self.column, columns, NUMBERS, "the rule needs a number")
 
-    def found(self, events: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
+    def find(self, events: DataFrame, columns: Columns) -> DataFrame:  # noqa: ARG002
         from pyspark.sql import functions as F  # noqa: N812 (its usual name)
 
         value = F.expr(f"CAST({self.aggregate}(`{self.column}`) AS DOUBLE)").alias("value")
@@ -37,5 +37,5 @@ class Threshold(Windowed, Bounded):
             *self.group_by,
         )
 
-    def says(self, row: dict[str, Any]) -> str:
+    def describe(self, row: dict[str, Any]) -> str:
         return f"{self.aggregate} of {self.column} is {row['value']:g}, {self.bound_in_words}"
