@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flyball.control.controllers import catalogue
 from flyball.control.controllers.gain_scheduled import Region
 from flyball.control.controllers.pi import Pi, PiState
-from flyball.control.controllers.publishing.signals import Measured
+from flyball.control.controllers.publishing.signals import PublisherMeasurement
 from flyball.control.step import Action, Controller, Sample, Value
 from flyball.control.wrappers import Bumpless, DeadBand, Dither, Ewma, Median, Saturation, Slew
 from flyball.testing.controllers import check_controller
@@ -24,7 +24,7 @@ EYE, ZERO = ((1.0, 0.0), (0.0, 1.0)), ((0.0, 0.0), (0.0, 0.0))
 # A batch of 5 confirmed after 20 ms; these controllers choose their own initial command.
 PUBLISHING: dict[str, Any] = {
     "command": (1.0, 4.0, 0.05, 16.0),
-    "setpoint": tuple(Measured(30.0, 5.0, 0.0, 0.01, 0.02, 5.0, 12.0, 1.0, 0.0)),
+    "setpoint": tuple(PublisherMeasurement(30.0, 5.0, 0.0, 0.01, 0.02, 5.0, 12.0, 1.0, 0.0)),
     "first_move": math.inf,
 }
 

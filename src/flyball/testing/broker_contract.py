@@ -15,6 +15,7 @@ after a crash.
 from __future__ import annotations
 
 from flyball.testing.contract.administration import Administration
+from flyball.testing.contract.foreign import Foreign
 from flyball.testing.contract.groups import Groups
 from flyball.testing.contract.logs import Logs
 from flyball.testing.contract.messages import assert_same, fresh_name, ids, numbered, odd_messages, records
@@ -25,5 +26,5 @@ from flyball.testing.contract.window import Window
 __all__ = ["BrokerContract", "assert_same", "fresh_name", "ids", "numbered", "odd_messages", "records"]
 
 
-class BrokerContract(Sending, Settling, Window, Groups, Logs, Administration):
+class BrokerContract(Sending, Settling, Window, Groups, Logs, Foreign, Administration):
     """All tests of the port; `contract.base.ContractBase` has the hooks that a subclass may set."""

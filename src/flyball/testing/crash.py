@@ -31,6 +31,7 @@ from functools import partial
 from typing import Protocol
 
 from flyball.brokers import Message, Sender, connect
+from flyball.futures import wait_at_most
 
 _TIMEOUT_S = 300.0
 _DRAIN_S = 60.0
@@ -98,11 +99,11 @@ async def send(url: str, channel: str, run: str, first: int, count: int, batch: 
     """Send numbered messages; an unconfirmed one is sent again with the same id until it is confirmed."""
     async with await connect(url) as broker:
         ids = [f"{run}-{number:08d}" for number in range(first, first + count)]
-        async for confirmed in _confirmed_ids(await broker.sender(channel), ids, batch):
+        async for confirmed in send_until_confirmed(await broker.sender(channel), ids, batch):
             _say("".join(f"sent {id}\n" for id in confirmed))
 
 
-async def _confirmed_ids(sender: Sender, ids: Sequence[str], batch: int) -> AsyncIterator[list[str]]:
+async def send_until_confirmed(sender: Sender, ids: Sequence[str], batch: int) -> AsyncIterator[list[str]]:
     """Send all messages, again with the same id if not confirmed, and yield the ids as they are confirmed."""
     pending = list(ids)
     while pending:
@@ -294,7 +295,7 @@ async def _kill_broker(
             receiver = await broker.subscribe(channel, group, window=50, start="earliest")
 
         async def send() -> None:
-            async for confirmed in _confirmed_ids(sender, ids, batch):
+            async for confirmed in send_until_confirmed(sender, ids, batch):
                 ledger.sent += confirmed
 
         async def receive() -> None:
@@ -317,7 +318,7 @@ async def _kill_broker(
             await sending
             # A message that never comes is reported by `problems()`: do not wait for ever.
             with suppress(TimeoutError):
-                await asyncio.wait_for(receiving, _DRAIN_S)
+                await wait_at_most(receiving, _DRAIN_S)
         finally:
             sending.cancel()
             receiving.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from flyball.brokers import Broker, Message
 from flyball.brokers.port import BrokerError, Kind, NoSuchChannel, Unsupported
@@ -168,6 +169,41 @@ class Administration(ContractBase):
                 await receiver.ack(*batch)
                 got += ids(batch)
             assert set(stored) <= set(got)
+            await receiver.close()
+            await broker.delete(channel)
+
+        self.run(scenario)
+
+    def test_a_receiver_goes_on_with_a_queue_that_was_deleted_and_declared_again(self) -> None:
+        async def scenario(broker: Broker) -> None:
+            self.need(broker.capabilities.queues, "this broker has no queues")
+            channel = await self.channel(broker, "queue")
+            receiver = await broker.receiver(channel)
+            await self.send(broker, channel, numbered(3))
+            in_flight = await self.collect(receiver, 3, ack=False)
+            await broker.delete(channel)
+            raised: BrokerError | None = None
+            deadline = asyncio.get_running_loop().time() + self.arrives_within_s
+            while raised is None:
+                assert asyncio.get_running_loop().time() < deadline, "nobody says that the queue was deleted"
+                try:
+                    assert await receiver.receive(1, timeout_s=0.1) == []
+                except NoSuchChannel as error:
+                    raised = error
+            assert channel in str(raised)
+            await receiver.ack(*in_flight)  # of messages that were deleted
+            await broker.declare(channel, "queue", **self.declare_options("queue"))
+            sent = numbered(5)
+            await self.send(broker, channel, sent)
+            got: list[str] = []
+            while len(got) < 5:
+                assert asyncio.get_running_loop().time() < deadline, f"{len(got)} of 5 came"
+                with suppress(NoSuchChannel):
+                    batch = await receiver.receive(5, timeout_s=0.1)
+                    await receiver.ack(*batch)
+                    got += ids(batch)
+            assert got == ids(sent)
+            assert await self.eventually(lambda: broker.depth(channel), 0) == 0
             await receiver.close()
             await broker.delete(channel)
 

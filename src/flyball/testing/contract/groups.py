@@ -139,3 +139,24 @@ class Groups(ContractBase):
                 await broker.delete(f"{base}.late")
 
         self.run(scenario)
+
+    def test_the_same_id_in_two_channels_is_two_messages(self) -> None:
+        async def scenario(broker: Broker) -> None:
+            for kind in self.kinds(broker):
+                base = fresh_name()
+                names = [f"{base}.{word}" for word in ("orders", "invoices")]
+                for name in names:
+                    await broker.declare(name, kind, **self.declare_options(kind))
+                receiver = await broker.subscribe(f"{base}.*", "all")
+                got = []
+                for name in names:  # the first one is acknowledged before the second is sent
+                    await self.send(broker, name, [Message(name.encode(), id="17")])
+                    got += await self.collect(receiver, 1)
+                assert [(each.channel, each.message.body) for each in got] == [
+                    (name, name.encode()) for name in names
+                ]
+                await receiver.close()
+                for name in names:
+                    await broker.delete(name)
+
+        self.run(scenario)

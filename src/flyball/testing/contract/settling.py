@@ -69,6 +69,8 @@ class Settling(ContractBase):
                 assert sorted(ids(again)) == sorted(ids(got[2:4]))
                 assert all(delivery.redelivered for delivery in again)
                 assert all(delivery.attempt in (None, 2) for delivery in again)
+                first = {delivery.message.id: delivery.message for delivery in got}
+                assert all(delivery.message == first[delivery.message.id] for delivery in again)
                 assert receiver.in_flight == 0
                 await self.expect_nothing(receiver)
                 await receiver.close()
