@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from flyball.brokers import connect
 from flyball.cli import main
-
-FLYBALL = [sys.executable, "-m", "flyball"]
-
-
-def flyball(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*FLYBALL, *map(str, arguments)], input=stdin, capture_output=True)
-
-
-def figures(run: subprocess.CompletedProcess[bytes]) -> Any:
-    assert run.returncode == 0, run.stderr.decode()
-    return json.loads(run.stdout)
+from tests.cli.programs import FLYBALL, figures, flyball
 
 
 @pytest.fixture
@@ -45,6 +38,34 @@ def test_count_takes_exactly_that_many_and_leaves_the_rest(url: str, tmp_path: P
     rest = flyball("consume", url, "q", "--idle", 0.5, "--out", "-")
     assert rest.stdout.splitlines() == [str(number).encode() for number in range(250, 1000)]
     assert b"received" in rest.stderr
+
+
+def test_it_goes_on_when_a_file_is_no_longer_locked(url: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    command = [*FLYBALL, "consume", f"{url}?busy_timeout_s=0.1", "q", "--count", "1000", "--out", str(out)]
+    with (
+        closing(sqlite3.connect(tmp_path / "broker.db", isolation_level=None)) as other,
+        subprocess.Popen(
+            [*command, "--window", "1", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as child,
+    ):
+        assert child.stdout is not None
+        assert child.stderr is not None
+        while not out.exists() or not out.stat().st_size:
+            assert child.poll() is None
+        other.execute("BEGIN IMMEDIATE")
+        try:
+            said = b""
+            while b"locked for 0.1 s" not in said:
+                said = child.stderr.readline()
+                assert said, "it ended"
+        finally:
+            other.execute("ROLLBACK")
+        stats = json.loads(child.stdout.read())
+    assert b"trying again for 30 s" in said
+    assert child.returncode == 0
+    assert (stats["received"], stats["acked"]) == (1000, 1000)
+    assert out.read_bytes().splitlines() == [str(number).encode() for number in range(1000)]
 
 
 def test_every_group_gets_every_message_and_patterns_match(url: str) -> None:
@@ -73,6 +94,31 @@ def test_the_same_message_twice_is_counted_as_a_duplicate(url: str) -> None:
     stats = figures(flyball("consume", url, "q", "--idle", 0.5, "--window", 1, "--json"))
     assert stats["received"] == 1003
     assert stats["duplicates"] == 2
+
+
+def test_an_unreadable_message_is_named_and_does_not_stop_the_run(tmp_path: Path) -> None:
+    path, out = tmp_path / "damaged.db", tmp_path / "out.txt"
+    program = (
+        "import asyncio, sys\n"
+        "from flyball.brokers import Message, connect\n"
+        "async def main():\n"
+        "    async with await connect(sys.argv[1]) as broker:\n"
+        "        await broker.declare('q')\n"
+        "        sender = await broker.sender('q')\n"
+        "        for message in (Message(b'odd', headers={'n': '1234'}), Message(b'good')):\n"
+        "            await sender.send_batch([message])\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run([sys.executable, "-c", program, f"sqlite:///{path}"], check=True)
+    with closing(sqlite3.connect(path)) as file, file:
+        batch, data = file.execute("SELECT batch, data FROM broker_payloads ORDER BY batch LIMIT 1").fetchone()
+        damaged = data.replace(b'"1234"', b'"12"}}')
+        file.execute("UPDATE broker_payloads SET data = ? WHERE batch = ?", (damaged, batch))
+    done = flyball("consume", f"sqlite:///{path}", "q", "--idle", 0.5, "--out", out, "--json")
+    stats = figures(done)
+    assert (stats["received"], stats["acked"], stats["unreadable"]) == (2, 2, 1)
+    assert out.read_bytes() == b"odd\ngood\n"
+    assert b"of q is unreadable (headers, content types or ids of its batch are damaged" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -104,6 +150,25 @@ def test_a_signal_before_the_count_is_reached_shows_in_the_exit_code(url: str) -
         consumer.send_signal(signal.SIGTERM)
         consumer.communicate()
     assert consumer.returncode == 128 + signal.SIGTERM
+
+
+def test_a_queue_that_is_deleted_ends_the_run_with_its_figures_and_one_sentence(url: str) -> None:
+    async def delete_once_empty() -> None:
+        async with await connect(url) as broker:
+            while await broker.depth("q"):
+                assert consumer.poll() is None
+                await asyncio.sleep(0.05)
+            await broker.delete("q")
+
+    with subprocess.Popen(
+        [*FLYBALL, "consume", url, "q", "-q", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as consumer:
+        asyncio.run(delete_once_empty())
+        stdout, stderr = consumer.communicate()
+    assert consumer.returncode == 2
+    assert stderr.decode() == "flyball: q was deleted while it was consumed\n"
+    stats = json.loads(stdout)
+    assert (stats["received"], stats["acked"]) == (1000, 1000)
 
 
 def test_unacknowledged_messages_return_after_kill_9(url: str, tmp_path: Path) -> None:
@@ -174,3 +239,20 @@ def test_a_wrong_password_is_one_sentence_that_does_not_show_it(amqp_url: str) -
     assert run.returncode == 2
     assert b"wrong-secret" not in run.stderr
     assert run.stderr.count(b"\n") == 1, run.stderr.decode()
+
+
+def test_a_file_that_exists_is_appended_to_and_never_emptied(url: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    flyball("consume", url, "q", "--count", 2, "--out", out)
+    run = flyball("consume", "amqp://127.0.0.1:1/", "q", "--out", out, "--seconds", 1)
+    assert run.returncode == 2
+    assert out.read_bytes() == b"0\n1\n"
+    flyball("consume", url, "q", "--count", 1, "--out", out)
+    assert out.read_bytes() == b"0\n1\n2\n"
+
+
+def test_a_line_that_a_killed_run_left_unfinished_does_not_spoil_the_next(url: str, tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    out.write_bytes(b"whole\nunfin")
+    flyball("consume", url, "q", "--count", 1, "--out", out)
+    assert out.read_bytes() == b"whole\nunfin\n0\n"

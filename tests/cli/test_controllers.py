@@ -4,23 +4,20 @@ import json
 
 import pytest
 
-from flyball.cli import main
 from flyball.control.controllers.catalogue import NAMES
 from flyball.control.wrappers import WRAPPERS
+from tests.cli.programs import call
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["controllers", *arguments])
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
+    return call(capsys, "controllers", *arguments)
 
 
 def test_lists_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys)
     first_words = [line.split()[0] for line in out.splitlines() if line]
     assert code == 0
-    assert first_words == ["controller", *NAMES, "wrapper", *WRAPPERS]
+    assert first_words == ["controller", *NAMES, "consumer's", "little", "wrapper", *WRAPPERS]
 
 
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,6 +26,15 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, err) == (0, "")
     assert [entry["name"] for entry in document["controllers"]] == list(NAMES)
     assert [entry["name"] for entry in document["wrappers"]] == list(WRAPPERS)
+
+
+def test_shows_the_default_controller_of_consumers(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "little")
+    assert code == 0
+    assert out.startswith("little: Window = goal × residence time")
+    assert "keep       float" in out
+    document = json.loads(run(capsys, "little", "--json")[1])
+    assert document["parameters"][0]["default"] == {"kp": 0.0, "ki": 0.1}
 
 
 def test_shows_one_with_its_parameters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,21 +35,21 @@ def test_a_missing_feature_has_the_command_that_adds_it(
 
     monkeypatch.setattr(metadata, "version", without_pika)
     (rabbitmq,) = [feature for feature in doctor.examine() if feature.missing == ("pika",)]
-    assert rabbitmq.add == "pip install 'flyball[rabbitmq]'"
+    assert rabbitmq.add == "pip install 'flyball-control[rabbitmq]'"
     assert [feature.ready for feature in doctor.examine() if "Kafka (kafka://)" in feature.feature] == [True]
     with pytest.raises(SystemExit) as ended:
         main(["doctor"])
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "pika (missing)" in printed
-    assert "pip install 'flyball[rabbitmq]'  # RabbitMQ queues and streams" in printed
+    assert "pip install 'flyball-control[rabbitmq]'  # RabbitMQ queues and streams" in printed
 
 
 @pytest.mark.parametrize(
     ("missing", "add"),
     [
-        (set(), "pip install 'flyball[java]'"),
-        ({"pyspark"}, "pip install 'flyball[spark,java]'"),
+        (set(), "pip install 'flyball-control[java]'"),
+        ({"pyspark"}, "pip install 'flyball-control[spark,java]'"),
     ],
 )
 def test_a_missing_java_can_be_added_by_pip(monkeypatch: pytest.MonkeyPatch, missing: set[str], add: str) -> None:

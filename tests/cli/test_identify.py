@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flyball.cli import main
 from flyball.control.models import first_order
+from tests.cli.programs import call
 
 RAMP = Path(__file__).parents[3] / "shared" / "data" / "rabbitmq-ramp.csv"
 FIELDS = {"a", "b", "c", "delay", "r2", "rmse", "r2_free_run", "linear_range", "confidence", "residuals_white"}
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["identify", *arguments])
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
+    return call(capsys, "identify", *arguments)
 
 
 def recording(

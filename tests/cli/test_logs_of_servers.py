@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-FLYBALL = [sys.executable, "-m", "flyball"]
-
-
-def flyball(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*FLYBALL, *map(str, arguments)], input=stdin, capture_output=True)
-
-
-def figures(run: subprocess.CompletedProcess[bytes]) -> Any:
-    assert run.returncode == 0, run.stderr.decode()
-    return json.loads(run.stdout)
+from tests.cli.programs import figures, flyball
 
 
 @pytest.fixture(params=["kafka", "stream"])

@@ -5,26 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flyball.cli import main
 from flyball.store import Outbox, SqliteDatabase
-
-FLYBALL = [sys.executable, "-m", "flyball"]
-
-
-def flyball(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*FLYBALL, *map(str, arguments)], input=stdin, capture_output=True)
-
-
-def figures(run: subprocess.CompletedProcess[bytes]) -> Any:
-    assert run.returncode == 0, run.stderr.decode()
-    return json.loads(run.stdout)
+from tests.cli.programs import FLYBALL, figures, flyball
 
 
 def drained(url: str, queue: str, *options: object) -> Sequence[bytes]:

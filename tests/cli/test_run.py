@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from flyball.app.run import Outcome
 from flyball.brokers.log_reader import open_log_reader
+from flyball.cli.run import refuse_loss
 from flyball.demo import events as demo_events
+from flyball.pipeline.audit import Audit
 from tests.pipeline.reference import Expected, expected
 
 EVENTS = 12_000
@@ -145,7 +149,7 @@ def test_a_signal_stops_it_and_a_second_run_finishes(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (("[source]", "[source]\nrate = 5"), "rate"),
-        (("[source]", "[sauce]"), "source is missing"),
+        (("[source]", "[sauce]"), "there is no key sauce"),
         (('kind = "demo"', 'kind = "tap"'), "tap"),
         (('column = "load"', 'column = "lead"'), "'lead', which is none of id, kind, ip"),
         (("above = 2", "above = 2\nbelow = 1"), "either above or below"),
@@ -162,3 +166,31 @@ def test_a_wrong_config_is_one_sentence(tmp_path: Path, change: tuple[str, str],
     assert "Traceback" not in notes
     assert len(notes.strip().splitlines()) == 1
     assert not (tmp_path / "data").exists()
+
+
+def outcome_with(lost: int) -> Outcome:
+    counts = Audit(
+        events_in=60_000,
+        results=54_000 - lost,
+        late=0,
+        filtered=5_000,
+        dead_letter=1_000,
+        waiting=0,
+        lost=lost,
+        duplicated=0,
+        disordered=0,
+        alerts=7,
+    )
+    return Outcome(counts, seconds=9.0, first_alert_s=1.0, loops=2, finished=True, publisher=None)
+
+
+def test_lost_events_are_exit_code_1_and_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as end:
+        refuse_loss(outcome_with(lost=5_308))
+    assert end.value.exit_code == 1
+    assert capsys.readouterr().err.startswith("5308 of 60000 events were lost")
+
+
+def test_a_run_that_lost_nothing_ends_normally(capsys: pytest.CaptureFixture[str]) -> None:
+    refuse_loss(outcome_with(lost=0))
+    assert capsys.readouterr().err == ""

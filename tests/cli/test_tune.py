@@ -83,6 +83,20 @@ def test_profiles_are_tuned_one_by_one_and_the_consumer_uses_the_matching_one(tm
         assert f"profile {name}" in json.loads(ran.stdout)["status"]
 
 
+def test_the_signal_is_repeated_while_the_model_is_too_uncertain(tmp_path: Path) -> None:
+    """One handler at a time: no window changes the rate, so no run makes a PI acceptable."""
+    (tmp_path / "shop.py").write_text(_HANDLER)
+    fill(tmp_path)
+    where = ("sqlite:///events.db", "--queue", "orders", "--handler", "shop:handle", "--goal", "rate=100")
+    experiment = ("--max-window", "10", "--samples", "12", "--hold", "2", "--period", "0.1", "--concurrency", "1")
+    tuned = flyball(tmp_path, "tune", *where, *experiment, "--controller", "pi", "--out", "orders.toml")
+    assert tuned.returncode == 2, tuned.stderr
+    for run in (2, 3, 4):
+        assert f"run {run} of at most 4" in tuned.stderr, tuned.stderr
+    assert "pi is not a candidate for this plant after" in tuned.stderr
+    assert not (tmp_path / "orders.toml").exists()
+
+
 def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(_HANDLER)
     url = ("memory://x", "--queue", "q")
@@ -94,6 +108,10 @@ def test_mistakes_are_one_sentence(tmp_path: Path) -> None:
         (("tune", *url, "--handler", "shop:sell", "--goal", "rate=4"), "the module 'shop' has no 'sell'"),
         (("tune", *url, "--handler", "shop:handle", "--goal", "speed=4"), "goal must be one of rate=400"),
         (("tune", *url, "--handler", "shop:handle", "--goal", "capacity"), "tuning needs the goal rate=…"),
+        (
+            ("tune", *url, "--handler", "shop:handle", "--goal", "rate=4", "--controller", "pid"),
+            "controller must be one of little, pi_ff, pi, state_feedback, got 'pid'",
+        ),
         (("consume",), "a broker and a queue are required"),
         (("consume", "--config", "none.toml"), "none.toml: cannot be read"),
         (("consume", "memory://x", "q", "--config", "none.toml"), "--config excludes URL, CHANNEL"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flyball.cli import main
+from tests.cli.programs import call, check_one_sentence
 
 PREFETCH = ("--a", "0.26", "--b", "59.73")
 EVENTS = ("--a", "0.985", "--b", "-134")
@@ -21,10 +21,7 @@ FIELDS = {
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as end:
-        main(["verify", *arguments])
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
+    return call(capsys, "verify", *arguments)
 
 
 def certificate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -113,8 +110,4 @@ def test_an_unstable_loop_is_drawn_too(capsys: pytest.CaptureFixture[str], tmp_p
 def test_bad_input_is_one_sentence(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
 ) -> None:
-    code, out, err = run(capsys, *arguments)
-    assert code == 2
-    assert out == ""
-    assert sentence in err
-    assert err.count("\n") == 1
+    check_one_sentence(capsys, ("verify", *arguments), sentence)

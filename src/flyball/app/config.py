@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
+from flyball.brokers import check_url
 from flyball.brokers.url import BrokerUrl
 from flyball.demo import events as demo_events
 from flyball.pipeline.config.pipeline import PipelineConfig
@@ -20,8 +21,8 @@ class DemoSource(StrictModel):
 
     kind: Literal["demo"]
     seed: int = 1
-    events: Annotated[int | None, Field(ge=0)] = None
-    per_second: Annotated[float | None, Field(gt=0)] = 2000.0
+    events: Annotated[int | None, Field(ge=0, le=10**12)] = None
+    per_second: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = 2000.0
 
     def bodies(self) -> Events:
         def from_number(first: int) -> Iterator[bytes]:
@@ -36,7 +37,7 @@ class FileSource(StrictModel):
 
     kind: Literal["file"]
     path: Path
-    per_second: Annotated[float | None, Field(gt=0)] = None
+    per_second: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
 
     def bodies(self) -> Events:
         def from_number(first: int) -> Iterator[bytes]:
@@ -82,6 +83,13 @@ class RunConfig(StrictModel):
     broker: Annotated[str | None, Field(description="Broker URL; by default an embedded one in the folder")] = None
     source: Source
     pipeline: PipelineConfig
+
+    @field_validator("broker")
+    @classmethod
+    def _is_a_url(cls, broker: str | None) -> str | None:
+        if broker is not None:
+            check_url(broker)
+        return broker
 
     def url(self, folder: Path) -> str:
         return self.broker or f"sqlite:///{folder.absolute() / 'broker.db'}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flyball.app.config import NoSource, QueueSource, RunConfig
+from flyball.futures import wait_at_most
 from flyball.pipeline.audit import Audit, audit
 from flyball.pipeline.config.pipeline import PipelineConfig
 from flyball.pipeline.logs.marks import END_OF_INPUT
@@ -23,6 +24,8 @@ from flyball.publisher.feed import Events, Feed, FeedProgress
 
 if TYPE_CHECKING:
     from flyball.demo.consumer import ConsumerSummary
+    from flyball.demo.group import GroupSummary
+    from flyball.demo.load import DemoSummary
 
 _REPORT_EVERY_S = 2.0
 
@@ -44,6 +47,8 @@ class Outcome:
     """Figures of the demo's consumer; None outside the demo."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Last values of the pipeline's monitors."""
+    group: GroupSummary | None = None
+    """What the demo's group did; None outside the demo."""
 
 
 class Progress:
@@ -85,7 +90,7 @@ async def run(
 ) -> Outcome:
     """Run until the input ends (the source is read for `feed_for_s` at most) or a signal comes.
 
-    `note` prints one line of progress. `with_demo_load`: run the demo's consumer and its CPU load as well.
+    `note` prints one line of progress. `with_demo_load`: run the demo's consumer, group and CPU load as well.
     """
     folder.mkdir(parents=True, exist_ok=True)
     url = config.url(folder)
@@ -97,15 +102,18 @@ async def run(
     progress.say("starting Spark; events are published meanwhile")
     starting = asyncio.create_task(asyncio.to_thread(pipeline.start))
     feeding = asyncio.create_task(_feed(config, url, stop, progress, pipeline, feed_for_s))
-    demo_load: asyncio.Task[ConsumerSummary] | None = None
+    draining: asyncio.Task[None] | None = None
+    demo_load: asyncio.Task[DemoSummary] | None = None
     input_ended = asyncio.Event()
     try:
-        await starting
+        await started(starting, feeding, progress.say)
         progress.say("Spark is ready: tier 1 and the rules are running")
         if with_demo_load:
             from flyball.demo.load import run_demo_load
 
-            demo_load = asyncio.create_task(run_demo_load(url, config.pipeline.input, input_ended, progress.say))
+            demo_load = asyncio.create_task(
+                run_demo_load(url, config.pipeline.input, folder, input_ended, progress.say)
+            )
         while not feeding.done():
             await asyncio.wait([feeding], timeout=1.0)
             pipeline.check()
@@ -113,24 +121,60 @@ async def run(
         complete = not stop.is_set()
         if complete:
             progress.say("end of the input: closing all windows")
-            await asyncio.to_thread(pipeline.drain)
+            draining = asyncio.create_task(asyncio.to_thread(pipeline.drain))
+            complete = await done_before(draining, stop)
     finally:
         stop.set()
         input_ended.set()
         await asyncio.gather(starting, feeding, return_exceptions=True)
         stopping = asyncio.create_task(asyncio.to_thread(pipeline.stop))
+        if draining is not None:
+            await asyncio.gather(draining, return_exceptions=True)  # it ends when the pipeline stops
         if demo_load is not None:
             await asyncio.wait([demo_load])
         await stopping
     progress.say("stopped; counting the messages in the logs")
     counts = await asyncio.to_thread(audit, url, config.pipeline, pipeline.totals, complete=complete)
     publisher = feeding.result()
-    consumer = None if demo_load is None else demo_load.result()
-    loops = config.pipeline.lanes.loops + (publisher is not None) + (consumer is not None)
+    demo = None if demo_load is None else demo_load.result()
+    loops = config.pipeline.lanes.loops + (publisher is not None) + (demo is not None)
     thresholds = await asyncio.to_thread(_thresholds, url, config.pipeline)
     return Outcome(
-        counts, progress.seconds, progress.first_alert_s, loops, complete, publisher, consumer, thresholds
+        counts,
+        progress.seconds,
+        progress.first_alert_s,
+        loops,
+        complete,
+        publisher,
+        consumer=None if demo is None else demo.consumer,
+        thresholds=thresholds,
+        group=None if demo is None else demo.group,
     )
+
+
+async def started(
+    starting: asyncio.Future[None], feeding: asyncio.Future[Any], say: Callable[[str], None]
+) -> None:
+    """Wait until the pipeline runs. A source that fails before is reported at once, for Spark starts slowly."""
+    await asyncio.wait([starting, feeding], return_when=asyncio.FIRST_COMPLETED)
+    if feeding.done() and (error := feeding.exception()) is not None:
+        say(f"the source failed, so this run stops as soon as Spark has started: {error}")
+        raise error
+    await starting
+
+
+async def done_before(work: asyncio.Future[None], stop: asyncio.Event) -> bool:
+    """Wait for the work; False: a signal came first, and the work is still under way."""
+    stopped: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    either: list[asyncio.Future[Any]] = [work, stopped]
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+    if not work.done():
+        return False
+    await work
+    return True
 
 
 def _thresholds(url: str, config: PipelineConfig) -> Mapping[str, float]:
@@ -149,7 +193,7 @@ async def _feed(
     if isinstance(config.source, NoSource):
         while not stop.is_set() and not (config.pipeline.upstream and pipeline.ended):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), timeout=1.0)
+                await wait_at_most(stop.wait(), 1.0)
         return None
     if isinstance(config.source, QueueSource):
         await Spooler(config.source.url, config.source.queue, url, config.pipeline.input).run(stop)

@@ -3,24 +3,28 @@
 Each command is one file in this package, named in `COMMANDS` below, and imported only when it is called: the list
 of commands must appear at once, whatever numpy, scipy or Spark take to load. A command file has either a
 function `command` or, for a command with sub-commands, a Typer `app`.
+
+This file imports next to nothing itself: from its first moment on, Ctrl-C ends the program without a traceback.
 """
 
 from __future__ import annotations
 
-import importlib
+import errno
+import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
-
-import typer
-from typer.exceptions import TyperException
 
 from flyball.errors import FlyballError
+
+TYPE_CHECKING = False  # as in typing, which would be loaded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # name → (module in this package, one line of help), in the order in which a newcomer needs them
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Run the whole pipeline on generated events."),
     "run": ("run", "Run a pipeline from a config file."),
+    "check": ("check", "Check a config file of any kind without running it."),
     "identify": ("identify", "Identify a model from a recording of input and output."),
     "design": ("design", "Design and verify controller gains for a model."),
     "verify": ("verify", "Verify controller gains for a model."),
@@ -30,87 +34,100 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lab": ("lab", "Run experiments and write reports with plots."),
     "publish": ("publish", "Publish a file, standard input or generated messages."),
     "consume": ("consume", "Consume messages from a queue or a log."),
+    "outbox": ("outbox", "List, replay or delete messages that a target refused."),
     "tune": ("tune", "Identify a consumer or pipeline, and write a config."),
     "broker": ("broker", "Start and stop local brokers for trials."),
+    "assign": ("assign", "Assign the queues of a group to its members."),
+    "groups": ("groups", "Show who reads which queue of a group, and what would change."),
+    "cluster": ("cluster", "Create and watch a clustered queue, and empty its nodes."),
     "queues": ("queues", "List a broker's queues and logs."),
     "doctor": ("doctor", "Check which optional features can be used here."),
     "bench": ("bench", "Run benchmarks and compare with other programs."),
 }
 
-
-def _stub() -> None:
-    """Placeholder of a command that is not called, so that the overview can list it."""
-
-
-def _application(called: str | None) -> typer.Typer:
-    app = typer.Typer(
-        name="flyball",
-        help="Feedback control for message queues and Spark streams.",
-        no_args_is_help=True,
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    app.callback()(_overview)
-    for name, (module_name, line) in COMMANDS.items():
-        if name != called:
-            app.command(name, help=line)(_stub)
-            continue
-        module = importlib.import_module(f"flyball.cli.{module_name}")
-        if hasattr(module, "app"):
-            app.add_typer(module.app, name=name, help=line)
-        else:
-            app.command(name, help=module.command.__doc__ or line)(module.command)
-    return app
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from flyball import __version__
-
-        typer.echo(f"flyball {__version__}")
-        raise typer.Exit
-
-
-def _overview(
-    version: bool = typer.Option(
-        False, "--version", help="Print the version.", is_eager=True, callback=_show_version
-    ),
-) -> None:
-    """Options of `flyball` itself."""
+# What to do about an error of the system that a user can correct; any other one is unexpected.
+_HINTS = {
+    errno.EACCES: "check the permissions",
+    errno.EPERM: "check the permissions",
+    errno.EROFS: "choose a folder that can be written",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "give a file, not a folder",
+    errno.EEXIST: "check the path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "check the symbolic links",
+    errno.ENOSPC: "free space on the disk",
+    errno.EDQUOT: "free space on the disk",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "close other programs, or raise the system's limit on open files",
+}
+_MISTAKE, _UNEXPECTED, _INTERRUPTED, _PIPE_CLOSED = 2, 70, 130, 141
+_TRACEBACK = "FLYBALL_TRACEBACK"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; a user's mistake is one sentence on standard error and exit code 2."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    called = next((word for word in words if not word.startswith("-")), None)
-    try:
-        sys.exit(_application(called)(args=words, prog_name="flyball", standalone_mode=False) or 0)
-    except FlyballError as error:
-        _refuse(str(error))
-    except TyperException as error:  # an option that is missing, unknown or of the wrong type
-        message = error.format_message()
-        if _is_help(error):
-            typer.echo(message, err=True)
-            sys.exit(2)
-        command = " ".join(["flyball", *([called] if called in COMMANDS else [])])
-        _refuse(f"{message[:1].lower()}{message[1:].rstrip('.')}; see `{command} --help`")
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
-    except BrokenPipeError:  # the reader, as in `flyball … | head`, has closed the pipe
-        sys.stderr.close()
-        sys.exit(0)
+    """Run the command line and exit.
 
-
-def _is_help(error: TyperException) -> bool:
-    """Whether the error is the help text of a command that was called without any arguments.
-
-    Typer keeps the class in a private module and recognises it by its name itself.
+    A user's mistake, and an error of the system that a user can correct, is one sentence on standard error and
+    exit code 2; an unexpected error is one sentence and exit code 70. Ctrl-C is exit code 130, a reader that
+    closed the pipe, as in `flyball … | head`, is 141: the usual ones of programs that such a signal ends.
     """
-    return type(error).__name__ == "NoArgsIsHelpError"
+    code = _UNEXPECTED
+    try:
+        from flyball.cli.application import run
+
+        code = run(list(sys.argv[1:] if arguments is None else arguments))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except BrokenPipeError:
+        code = _PIPE_CLOSED
+    except FlyballError as error:
+        code = _report(str(error), _MISTAKE)
+    except OSError as error:
+        code = _report_unexpected(error) if error.errno not in _HINTS else _report(_sentence(error), _MISTAKE)
+    except Exception as error:  # noqa: BLE001 (the last resort)
+        code = _report_unexpected(error)
+    finally:
+        _discard_unwritten()
+    sys.exit(code)
 
 
-def _refuse(sentence: str) -> NoReturn:
-    typer.echo(f"flyball: {sentence}", err=True)
-    sys.exit(2)
+def _sentence(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    hint = _HINTS[error.errno or 0]
+    if error.filename is None:
+        return f"{reason[:1].lower()}{reason[1:]}; {hint}"
+    return f"cannot use {os.fsdecode(error.filename)!r}: {reason}; {hint}"
+
+
+def _report_unexpected(error: Exception) -> int:
+    words = " ".join(str(error).split())
+    name = type(error).__name__ + (f": {words}" if words else "")
+    return _report(f"unexpected error, {name}; {_TRACEBACK}=1 in the environment shows where", _UNEXPECTED)
+
+
+def _report(sentence: str, code: int) -> int:
+    """Print the sentence, after the traceback of the present error if it is wanted, and return the exit code."""
+    try:
+        if os.environ.get(_TRACEBACK):
+            import traceback
+
+            traceback.print_exc()
+        print(f"flyball: {sentence}", file=sys.stderr)  # noqa: T201 (typer may not be loaded)
+    except OSError:  # standard error is closed or full: the exit code says it
+        pass
+    return code
+
+
+def _discard_unwritten() -> None:
+    """Discard what cannot be written: Python writes it again at the end, and would change the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from flyball.cli.output import JsonOption, note, print_json, table
+from flyball.cli.output import JsonOption, check_out_folder, note, print_json, table
+from flyball.cli.signals import sigterm_as_exit
 
 
 def command(
@@ -19,7 +20,7 @@ def command(
         list[str] | None,
         typer.Option(metavar="GROUP", help="Run only this group of cases (may be repeated; see --list)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("bench-results"),
     as_list: Annotated[bool, typer.Option("--list", help="List the benchmarks and exit.")] = False,
     json: JsonOption = False,
@@ -46,9 +47,10 @@ def command(
             if group not in bench.groups(name):
                 choices = ", ".join(bench.groups(name)) or "none"
                 raise InvalidValue(f"benchmark {name!r} has no group {group!r}; its groups: {choices}")
+    check_out_folder("--results", results)
     rows: list[bench.Row] = []
     try:
-        with tempfile.TemporaryDirectory(prefix="flyball-bench-") as scratch:
+        with sigterm_as_exit(), tempfile.TemporaryDirectory(prefix="flyball-bench-") as scratch:
             for name in wanted:
                 note(f"{name} …")
                 workdir = Path(scratch) / name

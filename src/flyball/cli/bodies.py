@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import sys
+from collections import deque
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from flyball.cli.load import Stop
 from flyball.errors import InvalidValue
@@ -49,8 +51,8 @@ class Lines:
         self._descriptor = _open(path)
         self._mine = path != "-"
         self._left = count
-        self._rest = b""
-        self._lines: list[bytes] = []
+        self._line_start: list[bytes] = []
+        self._lines: deque[bytes] = deque()
         self._ended = False
 
     async def take(self, most: int, stop: Stop) -> list[bytes]:
@@ -59,18 +61,25 @@ class Lines:
             if not stop:
                 self._read()
         number = 0 if stop else most if self._left is None else min(most, self._left)
-        lines, self._lines = self._lines[:number], self._lines[number:]
+        lines = [self._lines.popleft() for _ in range(min(number, len(self._lines)))]
         if self._left is not None:
             self._left -= len(lines)
         return lines
 
     def _read(self) -> None:
+        """Read a chunk. The start of a line that ends in a later chunk is joined once, when its end is there."""
         chunk = os.read(self._descriptor, _CHUNK_BYTES)
-        *whole, self._rest = (self._rest + chunk).split(b"\n")
         if not chunk:
             self._ended = True
-            whole += [self._rest] * bool(self._rest)
-        self._lines += [line.removesuffix(b"\r") for line in whole]
+            if any(self._line_start):
+                self._lines.append(b"".join(self._line_start).removesuffix(b"\r"))
+            return
+        first, *others = chunk.split(b"\n")
+        self._line_start.append(first)
+        if others:
+            lines = [b"".join(self._line_start), *others[:-1]]
+            self._lines.extend(line.removesuffix(b"\r") for line in lines)
+            self._line_start = others[-1:]
 
     def close(self) -> None:
         if self._mine:
@@ -101,16 +110,24 @@ def choose(
 
 def _open(path: str) -> int:
     if path == "-":
-        return sys.stdin.fileno()
+        return _standard_input().fileno()
     try:
+        if Path(path).is_dir():  # a folder can be opened, but not read
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         return os.open(path, os.O_RDONLY)
     except OSError as error:
         raise InvalidValue(f"cannot read {path!r}: {error.strerror}") from None
 
 
+def _standard_input() -> TextIO:
+    if sys.stdin is None:
+        raise InvalidValue("--file - needs standard input, which is closed")
+    return sys.stdin
+
+
 def _read_all(path: str) -> bytes:
     if path == "-":
-        return sys.stdin.buffer.read()
+        return _standard_input().buffer.read()
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -124,6 +141,7 @@ async def _until_readable(descriptor: int, stop: Stop) -> None:
     try:
         loop.add_reader(descriptor, ready.set)
     except PermissionError:  # a plain file: always ready
+        await asyncio.sleep(0)  # lets signals in
         return
     try:
         await stop.until(ready)

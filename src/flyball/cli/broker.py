@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flyball.cli.output import JsonOption, note, print_json, table
+from flyball.cli.signals import sigterm_as_exit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,14 +25,21 @@ def up(
         int | None,
         typer.Option(help="Port for clients, such as 5672 or 9092 (default: a free one)."),
     ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(
+            metavar="4",
+            help="Version of RabbitMQ; it is fetched if it is not installed (default: the installed one).",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Start brokers on this machine; they run until `flyball broker down`."""
     from flyball.servers import state
 
-    if not json:
-        note(f"starting {nodes} × {kind} …")
-    _show(state.up(kind, nodes, state.state_folder(), port), json)
+    with sigterm_as_exit():
+        servers = state.up(kind, nodes, state.state_folder(), port, version, note)
+    _show(servers, json)
 
 
 @app.command("down")

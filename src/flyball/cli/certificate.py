@@ -39,6 +39,8 @@ FilterOption: TypeAlias = Annotated[
     str, typer.Option("--derivative-filter", metavar="F", help="Pole of the filter on the D part, >= 0 and < 1.")
 ]
 
+_LARGEST = 1e50  # products of such numbers are still finite
+_LONGEST_DELAY = 500  # the loop has a pole for each sample of it
 EXIT = {"accepted": 0, "unstable": 1, "fragile": 3}
 
 
@@ -49,6 +51,8 @@ def number(option: str, text: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise InvalidValue(f"{option} must be a number such as 0.26 or -134, got {text!r}")
+    if abs(value) > _LARGEST:
+        raise InvalidValue(f"{option} must be between {-_LARGEST:g} and {_LARGEST:g}, got {text!r}")
     return value
 
 
@@ -59,9 +63,19 @@ def numbers(option: str, text: str) -> tuple[float, ...]:
 def plant_from(a: str, b: str, delay: str) -> Arx:
     from flyball.control.models import Arx
 
-    if not delay.strip().isdecimal():
-        raise InvalidValue(f"--delay must be an integer >= 0, got {delay!r}")
+    if not delay.strip().isdecimal() or len(delay) > 9 or int(delay) > _LONGEST_DELAY:
+        raise InvalidValue(f"--delay must be an integer from 0 to {_LONGEST_DELAY}, got {delay!r}")
     return Arx(numbers("--a", a), numbers("--b", b), int(delay))
+
+
+def filter_from(kind: Kind, text: str) -> float:
+    """The pole of the filter on the D part, which only a PID has."""
+    pole = number("--derivative-filter", text)
+    if not 0.0 <= pole < 1.0:
+        raise InvalidValue(f"--derivative-filter must be >= 0 and < 1, got {text!r}")
+    if pole and kind != "pid":
+        raise InvalidValue(f"--controller {kind} has no D part: --derivative-filter {text} is for pid; remove it")
+    return pole
 
 
 def kind_from(text: str) -> Kind:

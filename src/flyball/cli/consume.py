@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal, TypeVar
 
 import typer
 
-from flyball.cli.output import JsonOption, print_json
+from flyball.cli.output import JsonOption, note, print_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from flyball.brokers import Delivery, Receiver
     from flyball.cli.load import Stop, Tally
+
+_Result = TypeVar("_Result")
 
 # The longest wait for messages. A wait is never cancelled: what the broker delivered in that moment would be
 # neither acknowledged nor returned.
 _WAIT_S = 0.2
 _MAX_BATCH = 500
+_GIVE_UP_S = 30.0
+"""A broker that fails for so long is given up."""
 
 
 def command(
@@ -46,7 +52,11 @@ def command(
     ] = None,
     window: Annotated[int, typer.Option(min=1, help="Largest number of unacknowledged messages.")] = 100,
     out: Annotated[
-        str | None, typer.Option(help="Write the bodies to this file, one per line; '-' is standard output.")
+        str | None,
+        typer.Option(
+            help="Append the bodies to this file, one per line; '-' is standard output. A file that exists is "
+            "never emptied: its messages are no longer at the broker."
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not print the rate while running.")] = False,
     json: JsonOption = False,
@@ -63,6 +73,7 @@ def command(
         run_config(config, seconds, quiet, json, [name for name, value in others.items() if value is not None])
         return
     from flyball.brokers import connect
+    from flyball.brokers.port import BrokerError, NoSuchChannel
     from flyball.cli.load import Stop, Tally, figures_table
     from flyball.errors import InvalidValue
 
@@ -80,7 +91,7 @@ def command(
     else:
         raise InvalidValue(f"--from must be earliest or latest, got {start!r}")
 
-    async def run(target: BinaryIO | None) -> tuple[_ConsumeRun, int]:
+    async def run(target: BinaryIO | None) -> tuple[_ConsumeRun, int, BrokerError | None]:
         stop = Stop()
         async with await connect(url, create=False) as broker:
             receiver = (
@@ -90,14 +101,19 @@ def command(
             )
             work = _ConsumeRun(receiver, target, stop, Tally("received", quiet), count, idle)
             stop.after(seconds)
+            failure: BrokerError | None = None
             try:
                 await work.run()
+            except NoSuchChannel:
+                failure = NoSuchChannel(f"{channel} was deleted while it was consumed")
+            except BrokerError as error:
+                failure = error
             finally:
                 await receiver.close()
-        return work, 0 if count is None or work.tally.messages >= count else stop.exit_code
+        return work, 0 if count is None or work.tally.messages >= count else stop.exit_code, failure
 
     with ExitStack() as files:
-        work, exit_code = asyncio.run(run(_target(out, files)))
+        work, exit_code, failure = asyncio.run(run(_target(out, files)))
     document = {
         "channel": channel,
         "group": group,
@@ -105,12 +121,15 @@ def command(
         "acked": work.acked,
         "redelivered": work.redelivered,
         "duplicates": work.duplicates,
+        "unreadable": work.unreadable,
         **work.tally.figures(work.seconds),
     }
     if json:
         print_json(document)
     else:
         typer.echo(figures_table(document), err=out == "-")
+    if failure is not None:  # after the figures: what was acknowledged before it is no longer at the broker
+        raise failure
     raise typer.Exit(exit_code)
 
 
@@ -120,11 +139,25 @@ def _target(out: str | None, files: ExitStack) -> BinaryIO | None:
     if out is None:
         return None
     if out == "-":
+        if sys.stdout is None:
+            raise InvalidValue("--out - needs standard output, which is closed")
         return sys.stdout.buffer
     try:
-        return files.enter_context(Path(out).open("wb"))
+        if _ends_within_a_line(Path(out)):
+            with Path(out).open("ab") as file:
+                file.write(b"\n")
+        return files.enter_context(Path(out).open("ab"))
     except OSError as error:
         raise InvalidValue(f"cannot write {out!r}: {error.strerror}") from None
+
+
+def _ends_within_a_line(path: Path) -> bool:
+    """Whether an earlier run was killed while it wrote a line; that message was not acknowledged."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
 
 
 class _ConsumeRun:
@@ -148,7 +181,7 @@ class _ConsumeRun:
         self._idle = idle
         self._finished = FinishedIds(max_age_s=float("inf"))
         self.tally = tally
-        self.acked = self.redelivered = self.duplicates = 0
+        self.acked = self.redelivered = self.duplicates = self.unreadable = 0
 
     @property
     def seconds(self) -> float:
@@ -174,7 +207,7 @@ class _ConsumeRun:
             most = _MAX_BATCH if self._count is None else min(_MAX_BATCH, self._count - self.tally.messages)
             if min(left_s) <= 0 or most <= 0:
                 return
-            deliveries = await self._receiver.receive(most, timeout_s=min(left_s))
+            deliveries = await self._try(partial(self._receiver.receive, most, timeout_s=min(left_s)))
             if deliveries:
                 last_s = time.monotonic()
                 await self._handle(deliveries)
@@ -188,9 +221,42 @@ class _ConsumeRun:
         self.tally.add(len(deliveries), sum(len(delivery.message.body) for delivery in deliveries))
         for delivery in deliveries:
             self.redelivered += delivery.redelivered
-            self.duplicates += self._finished.contains(delivery.message.id, now_s)
+            self.duplicates += self._finished.contains((delivery.channel, delivery.message.id), now_s)
+            if delivery.unreadable is not None:
+                self._report_unreadable(delivery)
             if delivery.message.event_time_s is not None:
                 self.tally.latency_s.add(max(0.0, wall_s - delivery.message.event_time_s))
+        self._finished.add(((delivery.channel, delivery.message.id) for delivery in deliveries), now_s)
+        await self._try(partial(self._acknowledge, deliveries))
+
+    async def _acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         await self._receiver.ack(*deliveries)
         self.acked += len(deliveries)
-        self._finished.add((delivery.message.id for delivery in deliveries), now_s)
+
+    async def _try(self, call: Callable[[], Awaitable[_Result]]) -> _Result | None:
+        """Return what a call returns, after trying again while the broker is away; None: a signal came first."""
+        from flyball.backoff import ENDLESS, delays_s
+        from flyball.brokers.port import BrokerError, may_pass
+
+        give_up_s: float | None = None
+        for delay_s in delays_s(ENDLESS, longest_s=1.0):
+            try:
+                return await call()
+            except BrokerError as error:
+                now_s = time.monotonic()
+                if not may_pass(error) or (give_up_s is not None and now_s > give_up_s):
+                    raise
+                if give_up_s is None:
+                    give_up_s = now_s + _GIVE_UP_S
+                    note(f"flyball: {error}; trying again for {_GIVE_UP_S:g} s")
+            await self._stop.sleep(delay_s)
+            if self._stop:
+                break
+        return None
+
+    def _report_unreadable(self, delivery: Delivery) -> None:
+        """Print the first one; all of them are counted."""
+        if not self.unreadable:
+            what = f"message {delivery.message.id} of {delivery.channel} is unreadable"
+            typer.echo(f"{what} ({delivery.unreadable}); its body is used as it is", err=True)
+        self.unreadable += 1

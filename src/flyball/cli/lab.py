@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from flyball.cli.output import JsonOption, note, print_json, table
+from flyball.cli.output import JsonOption, check_out_folder, note, print_json, table
 
 
 def command(
     names: Annotated[list[str] | None, typer.Argument(help="Experiments to run (default: all).")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the reports.")] = Path("lab-reports"),
     quick: Annotated[bool, typer.Option("--quick", help="Run fewer repetitions.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 1,
     as_list: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -32,6 +32,7 @@ def command(
     for name in wanted:
         if name not in known:
             raise InvalidValue(f"unknown experiment {name!r}; choose from {', '.join(known)}")
+    check_out_folder("--out", out)
     reports: dict[str, Any] = {}
     written: list[tuple[str, str]] = []
     with tempfile.TemporaryDirectory(prefix="flyball-lab-") as scratch:

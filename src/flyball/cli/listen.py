@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 import typer
 
 from flyball.cli.output import note, print_json, table
+from flyball.futures import wait_at_most
 
 
 def serve(
@@ -20,6 +22,7 @@ def serve(
     max_body_bytes: int,
     max_outbox_bytes: int | None,
     seconds: float | None,
+    token: str | None,
     *,
     json: bool,
 ) -> None:
@@ -47,12 +50,31 @@ def serve(
             declare=kind,
             close_timeout_s=5.0,
         )
+        listener = Listener(publisher, host.strip("[]"), int(port), max_body_bytes=max_body_bytes, token=token)
         async with publisher:
-            async with Listener(publisher, host.strip("[]"), int(port), max_body_bytes=max_body_bytes) as listener:
+            async with listener:
                 note(f"listening on http://{host}:{listener.port}/publish, outbox {outbox}")
+                if token is None and host not in ("127.0.0.1", "localhost", "[::1]"):
+                    note(f"everybody who can reach {host} may publish; --token restricts it")
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), seconds)
+                    await wait_at_most(stop.wait(), seconds)
             return publisher.stats
 
     document = {"channel": channel, **asyncio.run(run()).counts()}
     print_json(document) if json else typer.echo(table(list(document.items())))
+
+
+def choose_token(token: str | None, file: Path | None) -> str | None:
+    """Return the token of `--token`, its environment variable, or `--token-file`."""
+    from flyball.errors import InvalidValue
+
+    if file is None:
+        return token
+    if token is not None:
+        raise InvalidValue(
+            "--token (or FLYBALL_LISTEN_TOKEN) and --token-file exclude each other; give one of them"
+        )
+    try:
+        return file.read_bytes().decode("latin-1").strip()
+    except OSError as error:
+        raise InvalidValue(f"cannot read {str(file)!r}: {error.strerror}") from None

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 
 from flyball.cli.output import note, table
+from flyball.futures import wait_at_most
 from flyball.histogram import Histogram
 
 LIVE_EVERY_S = 1.0
@@ -52,7 +53,7 @@ class Stop:
     async def sleep(self, seconds: float) -> None:
         """Sleep until the time is over or a signal comes."""
         try:
-            await asyncio.wait_for(self._event.wait(), seconds)
+            await wait_at_most(self._event.wait(), seconds)
         except TimeoutError:
             return
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
+
+from flyball.errors import InvalidValue
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
@@ -35,6 +39,32 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def check_out_path(out: Path | None, *, overwrite: bool = False) -> None:
+    """Refuse a file that cannot be written, or that exists, before the work whose result it is for."""
+    if out is None:
+        return
+    if out.is_file() and not overwrite:
+        raise InvalidValue(f"{str(out)!r} exists already; give --out another path, or --overwrite")
+    if not out.parent.is_dir():
+        raise InvalidValue(f"folder {str(out.parent)!r} of --out does not exist; create it first")
+    new = not out.exists()
+    try:
+        out.open("ab").close()  # what permissions say about root, and about /proc, is not the truth
+    except OSError as error:
+        raise InvalidValue(f"cannot write {str(out)!r}: {error.strerror}; give --out another path") from None
+    if new:
+        out.unlink()
+
+
+def check_out_folder(option: str, folder: Path) -> None:
+    """Refuse a folder that cannot be made or written to, before the work whose results it is for."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise InvalidValue(f"{option} must be a folder, got {str(folder)!r}: {str(there)!r} is a file")
+    if not os.access(there, os.W_OK):
+        raise InvalidValue(f"cannot write to {str(there)!r}; give {option} another folder")
 
 
 def note(text: str) -> None:

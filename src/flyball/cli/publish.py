@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from itertools import count as count_up
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from flyball.publisher.publisher import Publisher
 
 _MAX_GROUP = 100
+_MAX_SIZE = 1 << 27
 _GIVE_UP_S = 30.0
 _CHECK_S = 0.1
 
@@ -34,7 +36,7 @@ def command(
     ] = None,
     whole: Annotated[bool, typer.Option("--whole", help="Publish the file as one message.")] = False,
     body: Annotated[str | None, typer.Option(help="Publish this text.")] = None,
-    size: Annotated[int, typer.Option(min=0, help="Size of a generated message in bytes.")] = 256,
+    size: Annotated[int, typer.Option(min=0, max=_MAX_SIZE, help="Size of a generated message in bytes.")] = 256,
     count: Annotated[int | None, typer.Option(min=0, help="Number of messages.")] = None,
     seconds: Annotated[float | None, typer.Option(min=0, help="Stop after this many seconds.")] = None,
     rate: Annotated[float | None, typer.Option(help="Messages a second (default: as fast as possible).")] = None,
@@ -54,6 +56,13 @@ def command(
         typer.Option(help="File for accepted messages (default: in memory; with --listen CHANNEL.outbox.db)."),
     ] = None,
     max_body_bytes: Annotated[int, typer.Option(min=1, help="Largest body that --listen accepts.")] = 1 << 20,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="FLYBALL_LISTEN_TOKEN", help="Bearer token that clients of --listen must send."),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Read the token from this file, so that it is not in the process list.")
+    ] = None,
     max_outbox_bytes: Annotated[
         int | None, typer.Option(min=1, help="Largest outbox (default: 4 GiB in a file, 64 MiB in memory).")
     ] = None,
@@ -75,11 +84,14 @@ def command(
     if declare not in (None, "queue", "log"):
         raise InvalidValue(f"--declare must be queue or log, got {declare!r}")
     if listen is not None:
-        from flyball.cli.listen import serve
+        from flyball.cli.listen import choose_token, serve
 
         path = outbox or f"{channel}.outbox.db"
-        serve(url, channel, listen, path, declare, max_body_bytes, max_outbox_bytes, seconds, json=json)
+        secret = choose_token(token, token_file)
+        serve(url, channel, listen, path, declare, max_body_bytes, max_outbox_bytes, seconds, secret, json=json)
         return
+    if token_file is not None:
+        raise InvalidValue("--token-file needs --listen HOST:PORT")
     template = _Template(bodies.numbered_keys(key, keys), bodies.headers(header or []), content_type)
 
     async def run() -> tuple[_Run, int]:
@@ -221,7 +233,7 @@ class _Run:
         try:
             while entries := await self._next():
                 self._unconfirmed.update(number for number, _, _ in entries)
-                handles = await self._publisher.publish_many([message for _, _, message in entries])
+                entries, handles = await self._accept(entries)
                 task = asyncio.create_task(self._collect(entries, handles))
                 results.add(task)
                 task.add_done_callback(results.discard)
@@ -229,6 +241,23 @@ class _Run:
         finally:
             for task in results:
                 task.cancel()
+
+    async def _accept(
+        self, entries: list[tuple[int, float, Message]]
+    ) -> tuple[list[tuple[int, float, Message]], list[Handle]]:
+        """Return what was accepted; a message that the broker will never store fails alone."""
+        from flyball.brokers.port import TooLarge
+        from flyball.errors import InvalidValue
+
+        try:
+            return entries, await self._publisher.publish_many([message for _, _, message in entries])
+        except (TooLarge, InvalidValue) as error:
+            if len(entries) > 1:
+                parts = [await self._accept([entry]) for entry in entries]
+                return [entry for part, _ in parts for entry in part], [each for _, part in parts for each in part]
+            self._fail(error, entries[0][0])
+            self._unconfirmed.discard(entries[0][0])
+            return [], []
 
     async def _next(self) -> list[tuple[int, float, Message]]:
         """Return (number, due time, message) of what is due now, at least one; none: the end.

@@ -14,6 +14,10 @@ from flyball.cli.output import JsonOption, note, print_json, table
 if TYPE_CHECKING:
     from flyball.app.run import Outcome
     from flyball.demo.consumer import ConsumerSummary
+    from flyball.demo.group import GroupSummary
+
+LOST = 1
+"""Exit code of a run that lost events."""
 
 
 def command(
@@ -30,6 +34,18 @@ def command(
     show(outcome, json=json)
     if not outcome.finished:
         note(f"not finished; `flyball run {config}` continues here")
+    refuse_loss(outcome)
+
+
+def refuse_loss(outcome: Outcome) -> None:
+    """End with exit code 1 if an event that was read is in none of the lines of the final count."""
+    lost = outcome.audit.lost
+    if lost > 0:
+        note(
+            f"{lost} of {outcome.audit.events_in} events were lost: they were read, and are neither a result, nor "
+            "filtered, nor a dead letter; compare the logs of this run with its input"
+        )
+        raise typer.Exit(LOST)
 
 
 def show(outcome: Outcome, *, json: bool) -> None:
@@ -46,6 +62,8 @@ def show(outcome: Outcome, *, json: bool) -> None:
             document["thresholds"] = dict(outcome.thresholds)
         if outcome.consumer is not None:
             document["consumer"] = asdict(outcome.consumer)
+        if outcome.group is not None:
+            document["group"] = asdict(outcome.group)
         print_json(document)
         return
     rows: list[tuple[str, object]] = [
@@ -62,6 +80,7 @@ def show(outcome: Outcome, *, json: bool) -> None:
         *_publisher_rows(outcome.publisher),
         *((f"threshold {name}", round(value, 3)) for name, value in outcome.thresholds.items()),
         *_consumer_rows(outcome.consumer),
+        *_group_rows(outcome.group),
     ]
     typer.echo(table(rows))
 
@@ -92,3 +111,10 @@ def _consumer_rows(consumer: ConsumerSummary | None) -> list[tuple[str, object]]
             for phase in consumer.phases
         ),
     ]
+
+
+def _group_rows(group: GroupSummary | None) -> list[tuple[str, object]]:
+    if group is None:
+        return []
+    books = f"{group.sent} sent, {group.lost} lost, {group.repeated} repeated, {group.disordered} out of order"
+    return [("group", f"{books}; {group.moves} queues moved (fewest possible {group.fewest_moves})")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flyball.cli.certificate import numbers
 from flyball.cli.output import JsonOption, note, print_json, table
 from flyball.cli.plot import PlotOption, check_plot_path
 from flyball.errors import InvalidValue
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from flyball.control.models import Arx
     from flyball.control.step import Controller
     from flyball.twin.closed_loop import Run
+
+
+_MOST_SAMPLES = 1_000_000  # half a minute
 
 
 def command(
@@ -36,7 +40,7 @@ def command(
     ] = None,
     delay: Annotated[int, typer.Option(help="Input delay of the plant in samples.")] = 0,
     offset: Annotated[float, typer.Option(help="Offset c of the plant.")] = 0.0,
-    samples: Annotated[int, typer.Option(help="Length of the run in samples.")] = 100,
+    samples: Annotated[int, typer.Option(max=_MOST_SAMPLES, help="Length of the run in samples.")] = 100,
     start: Annotated[float | None, typer.Option(help="Initial command (default: the lowest, or 0).")] = None,
     low: Annotated[float | None, typer.Option(help="Lowest command.")] = None,
     high: Annotated[float | None, typer.Option(help="Highest command.")] = None,
@@ -54,7 +58,7 @@ def command(
     band: Annotated[
         float, typer.Option(help="Fraction of the goal within which the loop counts as settled.")
     ] = 0.05,
-    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the noise.")] = 1,
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -62,6 +66,8 @@ def command(
 
     The exit code is 0 for an unstable loop, too: that is a result, not an error.
     """
+    import numpy as np
+
     from flyball.control.guard.guard import Guard
     from flyball.control.models import Arx
     from flyball.twin import closed_loop
@@ -69,12 +75,12 @@ def command(
     check_plot_path(plot)
     limits = _limits(low, high)
     if skip is not None and not 0 <= skip < samples - 1:
-        raise InvalidValue(f"--skip is a number of samples from 0 to {samples - 2}, got {skip}")
+        raise InvalidValue(f"--skip must be a number of samples from 0 to {samples - 2}, got {skip}")
     if step_at is not None and not 0 <= step_at < samples:
-        raise InvalidValue(f"--step-at is a sample from 0 to {samples - 1}, got {step_at}")
+        raise InvalidValue(f"--step-at must be a sample from 0 to {samples - 1}, got {step_at}")
     if not 0 < band < 1:
-        raise InvalidValue(f"--band is a fraction between 0 and 1, got {band}")
-    model = Arx(_numbers("--a", a), _numbers("--b", b), delay, offset)
+        raise InvalidValue(f"--band must be a fraction between 0 and 1, got {band}")
+    model = Arx(numbers("--a", a), numbers("--b", b), delay, offset)
     configured = _controller(controller, {"kp": kp, "ki": ki, "kd": kd}, settings or [])
     disturbed_from = samples // 2 if step_at is None else step_at
     setup = closed_loop.Setup(
@@ -91,8 +97,9 @@ def command(
         guard=Guard() if guard else None,
         seed=seed,
     )
-    run = closed_loop.run_closed_loop(setup)
-    found = asdict(run.summary(skip=samples // 2 if skip is None else skip, band=band))
+    with np.errstate(all="ignore"):  # an unstable loop grows beyond all numbers
+        run = closed_loop.run_closed_loop(setup)
+        found = asdict(run.summary(skip=samples // 2 if skip is None else skip, band=band))
     if plot is not None:
         _draw(run, model, repr(configured), plot)
         note(f"picture in {plot}")
@@ -124,13 +131,6 @@ def _limits(low: float | None, high: float | None) -> tuple[float, float] | None
     if low is None or high is None:
         raise InvalidValue(f"--low and --high must be given together, got low={low}, high={high}")
     return low, high
-
-
-def _numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InvalidValue(f"{option} must be a number, or several separated by commas, got {text!r}") from None
 
 
 def _controller(name: str, gains: dict[str, float | None], settings: list[str]) -> Controller[Any]:

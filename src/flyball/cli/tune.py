@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from flyball.cli.output import JsonOption, note, print_json, table
+from flyball.cli.output import JsonOption, check_out_path, note, print_json, table
 from flyball.cli.plot import PlotOption, check_plot_path
 from flyball.errors import InvalidValue
 
@@ -48,12 +48,16 @@ def command(
         typer.Option(metavar="NAME", help="Add the gains to the config as this workload profile."),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="CONFIG.toml", help="Write the config to this file.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file of --out if it exists.")
+    ] = False,
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
     """Vary the window of a live consumer, identify a model, and design controllers with certificates.
 
-    Messages are consumed and handled as usual. Run the config that --out writes with `flyball consume --config`.
+    Messages are consumed and handled as usual. The signal is repeated, up to four times in all, while the model is
+    too uncertain for the controller. Run the config that --out writes with `flyball consume --config`.
 
     With a pipeline's config: vary the admission of its lanes instead, while it runs. --out then writes the gains
     of flow control; set `lanes.flow` to that file.
@@ -62,23 +66,26 @@ def command(
     if url.endswith(".toml"):
         from flyball.cli.tune_pipeline import tune_pipeline
 
-        tune_pipeline(Path(url), signal, samples, hold, settling, overshoot, out, plot, json=json)
+        tune_pipeline(
+            Path(url), signal, samples, hold, settling, overshoot, out, plot, overwrite=overwrite, json=json
+        )
         return
     for name, value in (("--handler", handler), ("--goal", goal)):
         if not value:
             raise InvalidValue(f"{name} is required to tune a consumer")
-    if out is not None and not out.parent.is_dir():
-        raise InvalidValue(f"folder {str(out.parent)!r} of --out does not exist; create it first")
+    check_out_path(out, overwrite=overwrite or profile is not None)
     kind: Literal["staircase", "prbs"] = "prbs" if signal == "prbs" else "staircase"
     if signal not in ("staircase", "prbs"):
         raise InvalidValue(f"--signal must be staircase or prbs, got {signal!r}")
     if profile is not None and (out is None or controller not in (None, "pi")):
         raise InvalidValue("--profile needs --out and excludes --controller other than pi")
     from flyball.consumer.config import ConsumerConfig, load_handler, to_toml
-    from flyball.consumer.tune import model_table, tune
+    from flyball.consumer.tune import CANDIDATES, model_table, rate_goal, tune
     from flyball.loops.toml import check
 
     load_handler(handler)
+    if controller not in (None, *CANDIDATES):
+        raise InvalidValue(f"--controller must be one of {', '.join(CANDIDATES)}, got {controller!r}")
     options = {
         "url": url,
         "handler": handler,
@@ -91,6 +98,8 @@ def command(
         "concurrency": concurrency,
     }
     config = check(options, ConsumerConfig, "tune")
+    rate_goal(goal)
+    asyncio.run(_check_queue(url, queue))
     before = None if profile is None or out is None else _existing_config(out, config)
     found = asyncio.run(
         tune(
@@ -102,6 +111,7 @@ def command(
             overshoot=overshoot,
             controller=controller or ("little" if profile is None else "pi"),
             on_record=_progress,
+            on_repeat=note,
         )
     )
     if plot is not None:
@@ -121,6 +131,15 @@ def command(
         print_json(_document(found, out))
     else:
         _show(found)
+
+
+async def _check_queue(url: str, queue: str | None) -> None:
+    """Refuse a broker that does not answer, a file and a queue that do not exist, before anything is made."""
+    from flyball.brokers import connect
+
+    async with await connect(url, create=False) as broker:
+        if queue is not None:
+            await broker.depth(queue)
 
 
 def _existing_config(out: Path, config: ConsumerConfig) -> ConsumerFile:

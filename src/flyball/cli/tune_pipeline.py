@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from flyball.cli.output import note, print_json, table
+from flyball.cli.output import check_out_path, note, print_json, table
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def tune_pipeline(
     out: Path | None,
     plot: Path | None,
     *,
+    overwrite: bool,
     json: bool,
 ) -> None:
     from flyball.app.config import RunConfig
@@ -35,8 +36,7 @@ def tune_pipeline(
 
     if signal not in ("staircase", "prbs"):
         raise InvalidValue(f"--signal must be staircase or prbs, got {signal!r}")
-    if out is not None and not out.parent.is_dir():
-        raise InvalidValue(f"folder {str(out.parent)!r} of --out does not exist; create it first")
+    check_out_path(out, overwrite=overwrite)
     kind: Literal["staircase", "prbs"] = "prbs" if signal == "prbs" else "staircase"
     run_config = load_toml(config, RunConfig)
     folder = config.parent / run_config.folder

@@ -15,6 +15,7 @@ from flyball.cli.certificate import (
     FilterOption,
     document,
     draw,
+    filter_from,
     kind_from,
     number,
     numbers,
@@ -26,7 +27,7 @@ from flyball.cli.plot import PlotOption, check_plot_path
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from flyball.control.gains import AnyGains
+    from flyball.control.gains import AnyGains, Kind
 
 # The gains of each kind of controller.
 _NEEDS = {"p": ("kp",), "pi": ("kp", "ki"), "pid": ("kp", "ki", "kd"), "state": ("ki", "ky")}
@@ -82,9 +83,10 @@ def command(
     raise typer.Exit(EXIT[certificate.verdict])
 
 
-def _gains(kind: str, given: dict[str, str], derivative_filter: str) -> AnyGains:
+def _gains(kind: Kind, given: dict[str, str], derivative_filter: str) -> AnyGains:
     from flyball.control.gains import Gains, StateGains
 
+    filter_pole = filter_from(kind, derivative_filter)
     allowed = {*_NEEDS[kind], *(("ku",) if kind == "state" else ())}
     for name in _NEEDS[kind]:
         if name not in given:
@@ -96,11 +98,17 @@ def _gains(kind: str, given: dict[str, str], derivative_filter: str) -> AnyGains
         ku = numbers("--ku", given["ku"]) if "ku" in given else ()
         return StateGains(number("--ki", given["ki"]), numbers("--ky", given["ky"]), ku)
     values = [number(f"--{name}", given[name]) for name in _NEEDS[kind]]
-    return Gains.of(values, number("--derivative-filter", derivative_filter))
+    return Gains.of(values, filter_pole)
 
 
 def _covariance(text: str) -> list[list[float]]:
     values = numbers("--covariance", text)
     if len(values) != 3:
         raise InvalidValue(f"--covariance must be three numbers AA,AB,BB, got {text!r}")
+    variance_a, covariance, variance_b = values
+    if variance_a < 0 or variance_b < 0 or covariance**2 > variance_a * variance_b:
+        raise InvalidValue(
+            f"--covariance must be AA,AB,BB with AA >= 0, BB >= 0 and AB² <= AA·BB, got {text!r}: no others are "
+            "the covariance of two estimates"
+        )
     return [[values[0], values[1]], [values[1], values[2]]]

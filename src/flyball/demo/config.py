@@ -8,6 +8,18 @@ from flyball.pipeline.config.monitors import MonitorConfig
 from flyball.pipeline.config.pipeline import Filter, PipelineConfig, Rule
 from flyball.pipeline.tier1.steps.cleanse import Assign
 
+FILTER_AND_RULE = """
+[[pipeline.tier1]]
+keep = "NOT (kind = 'performance' AND in_subnet(ip, '92.126.10.0/24'))"
+
+[[pipeline.rules]]
+name = "busy-hosts"
+where = "kind = 'performance' AND in_subnet(ip, '92.126.11.0/24')"
+column = "load"
+above = 2
+"""
+"""The filter and the rule of the demo as part of a config file."""
+
 
 def demo_config(seed: int, events: int | None) -> RunConfig:
     """A filter, a monitor and one rule over generated events; `events` None: no end."""

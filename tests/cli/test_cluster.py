@@ -1,0 +1,105 @@
+"""flyball cluster: a cluster is created, used, described, and one of its nodes is emptied."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flyball import Message, connect
+from flyball.cli import main
+
+GUARD_S = 60.0
+
+
+def flyball(*arguments: object) -> tuple[int, str, str]:
+    """Run the command in this process: exit code, standard output and standard error."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as end:
+        main(["cluster", *map(str, arguments)])
+    return int(end.value.code or 0), out.getvalue(), err.getvalue()
+
+
+def document(*arguments: object) -> Any:
+    code, out, err = flyball(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    store = f"sqlite:///{tmp_path}/cluster.db"
+    nodes = [f"--node={name}=sqlite:///{tmp_path}/{name}.db" for name in "ab"]
+    code, _, err = flyball("create", store, "shop", "--queue=orders", "--capacity=b=50", *nodes)
+    assert (code, err) == (0, f"cluster shop has 2 nodes; use it as cluster://shop?store={store}\n")
+    return store
+
+
+def test_a_cluster_without_a_manager_says_so(store: str) -> None:
+    assert flyball("status", store, "shop")[2] == (
+        "cluster shop has had no manager yet: start a program that uses it\n"
+    )
+    code, out, _ = flyball("describe", store, "shop")
+    assert code == 0
+    assert out.startswith("shop: the queue orders on 2 nodes, manager none; a client is gone after 6 s of silence")
+    nodes = document("describe", store, "shop")["nodes"]
+    assert [(node["node"], node["capacity"]) for node in nodes] == [("a", 100), ("b", 50)]
+    assert "no manager now" in flyball("drain", store, "shop", "b")[2]
+    assert document("describe", store, "shop")["drains"] == ["b"]
+    assert flyball("resume", store, "shop", "b")[2] == "b gets clients again\n"
+    assert document("describe", store, "shop")["drains"] == []
+
+
+def test_clients_messages_and_decisions_are_shown_and_a_node_is_emptied(store: str) -> None:
+    async def until(verdicts: dict[str, str]) -> Any:
+        async with asyncio.timeout(GUARD_S):
+            while True:
+                found = await asyncio.to_thread(document, "status", store, "shop")
+                if {node["node"]: node["verdict"] for node in found["nodes"]} == verdicts:
+                    return found
+                await asyncio.sleep(0.1)
+
+    async def scenario() -> None:
+        async with await connect(f"cluster://shop?store={store}") as broker:
+            senders = [await broker.sender("orders") for _ in range(2)]
+            for sender in senders:
+                await sender.send_batch([Message(b"x") for _ in range(10)])
+            found = await until({"a": "serves", "b": "serves"})
+            assert [(node["producers"], node["x"]) for node in found["nodes"]] == [(1, 0.5), (1, 0.5)]
+            assert found["manager"] is not None
+            await asyncio.to_thread(flyball, "drain", store, "shop", "b")
+            found = await until({"a": "serves", "b": "empty: it can be maintained"})
+            assert [node["messages"] for node in found["nodes"]] == [20, 0]
+            code, out, _ = await asyncio.to_thread(flyball, "describe", store, "shop")
+            assert code == 0
+            assert "b is to be free for maintenance: 10 messages move to other nodes" in out
+            code, out, _ = await asyncio.to_thread(flyball, "status", store, "shop")
+            assert out.startswith("shop: 2 producers, 0 consumers, 0 moving, 20 messages\n")
+            assert "empty: it can be maintained" in out
+
+    asyncio.run(scenario())
+    assert "messages; no program manages it: this was seen at 20" in flyball("status", store, "shop")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("status", "ship"), "there is no cluster 'ship' in the store: it has shop"),
+        (("drain", "shop", "c"), "there is no node 'c' in cluster 'shop': it has a, b"),
+        (("create", "shop", "--node", "a=sqlite:///a.db"), "there is a cluster 'shop' in this store already"),
+        (("create", "new", "--node", "sqlite:///a.db"), "a node must be written NAME=VALUE"),
+        (("create", "new", "--node", "a=kafka://host"), "must be the URL of a broker with queues"),
+        (("create", "new", "--node", "a=sqlite:///a.db", "--capacity", "b=3"), "--capacity must be NODE=CLIENTS"),
+        (("create", "new", "--node", "a=x://1", "--node", "a=x://2"), "--node 'a' is given twice"),
+    ],
+)
+def test_mistakes_are_one_sentence(store: str, arguments: tuple[str, ...], words: str) -> None:
+    code, out, err = flyball(arguments[0], store, *arguments[1:])
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
