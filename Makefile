@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 FLYBALL := $(BIN)/flyball
 
-.PHONY: help setup java demo test lint bench lab docs clean
+.PHONY: help setup java demo test explore lint bench lab docs clean
 
 help:
 	@echo "make demo    run the main job on the embedded broker"
 	@echo "make test    run the tests (installs and starts the servers they need)"
+	@echo "make explore run the generated tests on new cases"
 	@echo "make lint    format check, lint, strict types, import rules"
 	@echo "make bench   all benchmarks, in full        make lab   all experiments"
 	@echo "make docs    build the documentation        make setup install everything"
@@ -43,6 +44,10 @@ setup: $(VENV)/.all java
 # two tests at a time, whichever is next: most of them wait for a server, a fault or a clock
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2
+
+# the generated tests, on cases that nobody has seen
+explore: setup
+	FLYBALL_NEW_CASES=1 $(BIN)/python -m pytest --numprocesses 2 -m hypothesis tests
 
 lint: $(VENV)/.all
 	$(BIN)/ruff format --check .

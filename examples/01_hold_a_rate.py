@@ -6,10 +6,8 @@ a real program `measure` and `set_window` are your own functions, and the clock 
 
 # ruff: noqa: T201 – an example prints
 
-from flyball import Loop
-from flyball.control.controllers.pi import Pi
+from flyball import Loop, Pi, run
 from flyball.control.models import first_order
-from flyball.loops.runner import run
 from flyball.testing.clock import VirtualClock
 from flyball.twin.closed_loop import step_at
 from flyball.twin.plants import ArxPlant

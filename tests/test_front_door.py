@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import flyball
+from flyball.errors import DISTRIBUTION
 
 SOURCES = Path(flyball.__file__).parents[1]
 
@@ -20,6 +23,7 @@ from flyball import (
     Capacity,
     Consumer,
     DrainBy,
+    GroupConfig,
     Latency,
     Loop,
     Message,
@@ -57,6 +61,9 @@ async def main() -> None:
             await consumer.run(seconds=1.0)
         except FlyballError:
             raise
+    group = GroupConfig(name="shop", topics={"orders": 8}, store="sqlite:///groups.db", rack="r1")
+    owned = Consumer(URL, group=group, handler=handle).stats.owned
+    assert owned is None or not owned
 
 
 asyncio.run(main())
@@ -98,6 +105,8 @@ def test_every_mistake_is_an_error(tmp_path: Path) -> None:
         ("retries=RetryPolicy(retries=1)", 'retries=RetryPolicy(retries="1")'),
         ("consumer.run(seconds=1.0)", "consumer.runs(seconds=1.0)"),
         ("message.body", "message.boddy"),
+        ('rack="r1"', 'rak="r1"'),
+        ("stats.owned", "stats.owns"),
     ):
         assert program.count(right) == 1
         program = program.replace(right, wrong)
@@ -183,3 +192,22 @@ def test_importing_flyball_imports_nothing_heavy() -> None:
         added & {"numpy", "scipy", "pydantic", "typer", "pika", "confluent_kafka", "rstream", "pyspark"} == set()
     )
     assert {module for module in answer.stdout.split() if module.startswith("flyball.")} == set()
+
+
+def test_every_extra_that_a_hint_names_exists() -> None:
+    project = tomllib.loads((SOURCES.parent / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert project["name"] == DISTRIBUTION
+    for source in SOURCES.rglob("*.py"):
+        text = source.read_text()
+        named = re.findall(r"""require\("[^"]+", "([a-z]+)"\)""", text)
+        for call in re.findall(r"install_command\(([^)*]*)\)", text):
+            named += re.findall(r"""["']([a-z]+)["']""", call)
+        assert set(named) <= set(extras), source
+    installed = {name for name in extras if name not in ("all", "dev")}
+    assert extras["all"] == [f"{DISTRIBUTION}[{','.join(extras_of(extras['all'][0]))}]"]
+    assert set(extras_of(extras["all"][0])) == installed
+
+
+def extras_of(requirement: str) -> list[str]:
+    return requirement.partition("[")[2].rstrip("]").split(",")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from flyball.futures import answer, outcome_of
+from flyball.futures import answer, outcome_of, wait_at_most
 
 
 def _in_thread(futures: list[asyncio.Future[object]], outcomes: list[object]) -> None:
@@ -55,3 +55,21 @@ def test_an_iterator_that_ran_out_does_not_leave_its_caller_waiting() -> None:
             await future
 
     asyncio.run(scenario())
+
+
+def test_a_cancellation_that_comes_with_the_result_is_not_lost() -> None:
+    async def scenario() -> None:
+        happened = asyncio.Event()
+        waiting = asyncio.create_task(wait_at_most(happened.wait(), 60.0))
+        await asyncio.sleep(0)
+        happened.set()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(scenario())
+
+
+def test_the_wait_ends_after_its_time() -> None:
+    with pytest.raises(TimeoutError):
+        asyncio.run(wait_at_most(asyncio.Event().wait(), 0.001))

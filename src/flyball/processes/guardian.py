@@ -39,6 +39,11 @@ def watch_folder(folder: Path) -> None:
     _send(f"folder {folder}")
 
 
+def release_process(process: OwnProcess) -> None:
+    """Let this process run on when ours has ended."""
+    _send(f"release {process.pid} {process.started}")
+
+
 def _send(line: str) -> None:
     global _guardian, _owner_pid
 
@@ -78,6 +83,9 @@ def main() -> None:
         if what == "process":
             pid, started = rest.split()
             processes.append(OwnProcess(int(pid), started))
+        elif what == "release":
+            pid, started = rest.split()
+            processes = [process for process in processes if process != OwnProcess(int(pid), started)]
         elif what == "folder":
             folders.append(Path(rest))
     for process in processes:
