@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from flyball.brokers import Message, Sender, connect
+from flyball.brokers import Broker, Message, Sender, connect
 from flyball.futures import wait_at_most
 
 _TIMEOUT_S = 300.0
@@ -128,13 +128,17 @@ async def receive(
         else:
             receiver = await broker.subscribe(channel, group, window=window, start="earliest")
         _say("ready\n")
-        received = 0
+        received = acked = 0
+        before = await broker.depth(channel, group) if keep and group is not None else 0
         while got := await receiver.receive(window, timeout_s=idle_s):
             _say("".join(f"got {delivery.message.id} {_checksum(delivery.message.body)}\n" for delivery in got))
             received += len(got)
             await asyncio.sleep(work_s)
             done = got if keep == 0 else got[: max(0, window - keep - (received - len(got)))]
             await receiver.ack(*done)
+            if keep and group is not None:
+                await _wait_stored(broker, channel, group, left=before - (len(done) + acked))
+            acked += len(done)
             _say("".join(f"acked {delivery.message.id}\n" for delivery in done))
             if keep and received >= window:
                 _say("waiting\n")
@@ -200,6 +204,13 @@ class Client:
         code = self._process.wait(timeout_s)
         self._reader.join(timeout_s)
         return code
+
+
+async def _wait_stored(broker: Broker, channel: str, group: str, left: int) -> None:
+    """Wait until the broker has stored the group's acknowledgements: a log may do so a little later."""
+    deadline_s = time.monotonic() + _DRAIN_S
+    while await broker.depth(channel, group) > left and time.monotonic() < deadline_s:
+        await asyncio.sleep(0.02)
 
 
 def receive_and_kill(url: str, channel: str, group: str | None, count: int, ack: int) -> Ledger:
