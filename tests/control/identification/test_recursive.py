@@ -240,7 +240,7 @@ def test_state_is_storable() -> None:
     plant = Plant(first_order(0.5, 30.0, delay=2), 1.0, seed=13)
     state, _ = learn(rls, rls.initial(), plant, probing(100))
     stored: dict[str, Any] = json.loads(json.dumps(asdict(state)))
-    for name in ("theta", "information", "commands"):
+    for name in ("theta", "information", "commands", "squares"):
         stored[name] = tuple(stored[name])
     restored = RlsState(**stored)
     assert restored == state

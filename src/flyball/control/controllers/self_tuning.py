@@ -27,6 +27,9 @@ from flyball.errors import InvalidValue
 
 _SLOWER = (1.0, 1.5, 2.5, 4.0)  # where this settling cannot be met, a slower one is tried: factors of the settling
 _PROBE_PERIOD = 127
+_PROBE_MEMORY, _PROBE_ERROR = 40, 0.2  # samples, and deviations of the error; chance alone gives ±0.11
+_CONFIDENCE = 0.999  # of the region of models that new gains must be stable on: designs are made for weeks
+_CUT = 0.5  # deviations of the command by which the actuator may differ from it, as by rounding
 _NEWS = 0.02  # change of a gain, as a part of the larger gain, that is worth a swap
 
 
@@ -48,6 +51,8 @@ class SelfTuningState:
     judged_at: int = 0
     swaps: int = 0
     verdict: str = ""
+    probe_error: float = 0.0
+    """Mean product of the model's errors and the probe's sign."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +119,25 @@ class SelfTuning:
 
     def step(self, state: SelfTuningState, sample: Sample) -> tuple[SelfTuningState, Action]:
         in_force = applied_or(sample, state.command)
-        rls = self._learn(state.rls, sample, in_force)
+        rls = self._learn(state, sample, in_force)
         kp, ki, memory, swaps = state.kp, state.ki, state.pi, state.swaps
         judged_at, verdict = state.judged_at, state.verdict
         aside = in_force - state.probe  # the command that was applied, without the part that only probed
         swapped = False
-        if rls.updates - judged_at >= self.every:
+        probe_error = self._probe_error(state, rls)
+        if rls.updates - judged_at >= self.every and self._rls.is_trustworthy(rls):
             judged_at = rls.updates
-            gains, verdict = self._redesign(rls)
-            if gains is not None and (_differ(kp, gains.kp, gains) or _differ(ki, gains.ki, gains)):
+            if abs(probe_error) < _PROBE_ERROR:
+                gains, verdict = self._redesign(rls, Gains(kp, ki), verdict)
+            else:
+                gains, verdict = None, "gains kept: the plant does not answer the probing signal as the model does"
+            if gains is not None:
                 kp, ki, swaps, swapped = gains.kp, gains.ki, swaps + 1, True
                 memory = Pi(kp, ki).initial(aside)
         memory, action = Pi(kp, ki).step(
             memory, before_offset(seen(sample, sample.measurement, in_force), (state.probe,))
         )
-        learnt = (rls, state.samples + 1, judged_at, swaps, verdict)
+        learnt = (rls, state.samples + 1, judged_at, swaps, verdict, probe_error)
         if action.command is None:
             return self._after(kp, ki, memory, state.command, state.probe, learnt), action
         probe = self.probe * _probing()[state.samples % _PROBE_PERIOD] if self.probe else 0.0
@@ -148,17 +157,36 @@ class SelfTuning:
         pi: PiState,
         command: float,
         probe: float,
-        learnt: tuple[RlsState, int, int, int, str],
+        learnt: tuple[RlsState, int, int, int, str, float],
     ) -> SelfTuningState:
-        rls, samples, judged_at, swaps, verdict = learnt
-        return SelfTuningState(kp, ki, pi, rls, command, probe, samples, judged_at, swaps, verdict)
+        rls, samples, judged_at, swaps, verdict, probe_error = learnt
+        return SelfTuningState(kp, ki, pi, rls, command, probe, samples, judged_at, swaps, verdict, probe_error)
 
-    def _learn(self, rls: RlsState, sample: Sample, in_force: float) -> RlsState:
+    def _learn(self, state: SelfTuningState, sample: Sample, in_force: float) -> RlsState:
+        """Take in the sample, without its command where something else decided it.
+
+        At a limit the noise decides when the command comes off it, and what follows the noise teaches the wrong
+        sign. A gain alone shows nevertheless.
+        """
         measured = sample.measurement
-        return self._rls.update(rls, None if isinstance(measured, tuple) else measured, in_force)
+        cut = abs(in_force - state.command) > max(0.5 * self.probe, _CUT * math.sqrt(state.rls.command_variance))
+        y = None if isinstance(measured, tuple) else measured
+        if cut and self._rls.parameters_learnt > 1:
+            return replace(self._rls.update(state.rls, y, None), learnt_since_drift=0)
+        return self._rls.update(state.rls, y, in_force)
 
-    def _redesign(self, rls: RlsState) -> tuple[Gains | None, str]:
-        """Gains that are proven for every model the data allow, or None, and what was found."""
+    def _probe_error(self, state: SelfTuningState, rls: RlsState) -> float:
+        """Mean product of the model's errors and the sign of the probe behind them: 0 where b is right.
+
+        The probe is the one part of the command that depends on nothing, neither on the load nor on the set point.
+        """
+        if not self.probe or rls.last_error is None or state.samples <= self.delay:
+            return state.probe_error
+        product: float = rls.last_error * _probing()[(state.samples - 1 - self.delay) % _PROBE_PERIOD]
+        return state.probe_error + (product - state.probe_error) / _PROBE_MEMORY
+
+    def _redesign(self, rls: RlsState, present: Gains, verdict: str) -> tuple[Gains | None, str]:
+        """Gains that are news and proven for every model the data allow, or None, and what was found."""
         model = self._rls.model(rls)
         if model is None or not _is_sensible(model):
             return None, "no usable model yet: gains kept"
@@ -167,18 +195,21 @@ class SelfTuning:
         for factor in _SLOWER:
             try:
                 gains = place_poles(model, "pi", pair_of(self.settling * factor, self.overshoot))
-                certificate = verify(model, gains, covariance=covariance)
+                if isinstance(gains, Gains) and not _differ(present, gains) and verdict.startswith("accepted"):
+                    return None, verdict
+                certificate = verify(model, gains, covariance=covariance, confidence=_CONFIDENCE)
             except InvalidValue as error:
                 why = why or str(error)
                 continue
             if certificate.accepted and isinstance(gains, Gains):
-                return gains, f"accepted: {certificate.reason}"
+                return gains if _differ(present, gains) else None, f"accepted: {certificate.reason}"
             why = why or certificate.reason
         return None, f"gains kept: {why}"
 
 
-def _differ(old: float, new: float, gains: Gains) -> bool:
-    return abs(new - old) > _NEWS * max(abs(gains.kp), abs(gains.ki))
+def _differ(old: Gains, new: Gains) -> bool:
+    worth = _NEWS * max(abs(new.kp), abs(new.ki))
+    return abs(new.kp - old.kp) > worth or abs(new.ki - old.ki) > worth
 
 
 def _is_sensible(model: Arx) -> bool:

@@ -21,6 +21,12 @@ for twice the deviation (a mean nearer to 0 is what an estimate's own error give
 ln(p₁(z)/p₀(z)) and is cut at 0; since E[p₁/p₀] = 1 without drift, a threshold of ln(N) gives false alarms less
 often than once in N samples. An alarm makes the estimate learn fast again.
 
+Wrong measurements. A sample whose error exceeds 4 deviations is not learnt from, nor is the sample after it, whose
+regressor it would be: one outlier would move the estimate, and as a regressor outweigh hundreds of samples. A
+sensor that repeats the same number while noise is known says nothing either. Errors that go on are no outlier but
+a change: an alarm, after which the offset is open (a step of the load moves it and nothing else) and a and b count
+little. The deviation of the noise starts as a median, and what was learnt before it was known is dropped.
+
 Everything is plain floats: three parameters are too few for array arithmetic to pay.
 """
 
@@ -41,6 +47,15 @@ _CERTAIN = 1e30  # of a parameter that is known
 _BEYOND = 1e40  # no sensor means this; its square must not overflow. NaN is refused too
 _CLIP = 6.0  # one wild sample must not raise the alarm by itself, nor the noise estimate for long
 _KEPT_AFTER_DRIFT = 0.1  # share of the old information that survives an alarm
+_REJECT = 4.0  # deviations beyond which an error is no noise: once in 16,000 samples it is
+_TRIAL = 15  # errors after which the noise is known well enough to reject samples
+_MEDIAN_OF_SQUARE = 0.4549  # of the square of a standard normal number
+_DOUBTFUL_AGAIN, _DOUBT_FADES = 1.6, 0.7  # soon after an alarm, two doubtful samples in a row are the next
+_ALL_DOUBTFUL = 2.5  # four in a row are one at any time
+_CLEAN = 0.8  # of the memory, in samples without a doubt, before an estimate is to be designed with
+_CORRELATED, _CORRELATION_MEMORY = 0.3, 40  # chance alone gives ±0.11
+_TOO_MANY_SMALL = 0.7  # chance alone gives 0.5 ± 0.06
+_STUCK = 2  # repetitions of one and the same measurement that no sensor with noise gives
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,20 @@ class RlsState:
     learnt_since_drift: int = 0
     from_model: bool = field(default=False, metadata={"stored_as": "given"})
     """Whether the estimate began as a model rather than as nothing."""
+    squares: tuple[float, ...] = ()
+    """The first squared errors, as long as they are too few for a mean that one of them cannot spoil."""
+    newest: float | None = None
+    """The previous measurement, usable or not, and how often it was `repeated`."""
+    repeated: int = 0
+    doubt: float = 0.0
+    """Doubtful samples of late."""
+    correlation: float = 0.0
+    """Mean product of successive normalised errors: 0 where the model explains all that can be explained."""
+    loaded: bool = False
+    """Whether it was so large that a load must be moving."""
+    last_error: float | None = None
+    small_errors: float = 0.5
+    """Share of errors below the median of noise of that variance: far more where a few large ones make it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +152,15 @@ class Rls:
     @property
     def parameters(self) -> int:
         return 2 + int(self.offset)
+
+    @property
+    def _load_alarm(self) -> float:
+        """The mean product that chance exceeds no oftener than false alarms are allowed."""
+        return math.sqrt(2.0 * math.log(self.false_alarm_samples) / (2.0 * _CORRELATION_MEMORY))
+
+    @property
+    def parameters_learnt(self) -> int:
+        return self.parameters - int(self.pole is not None)
 
     def initial(
         self,
@@ -203,43 +241,108 @@ class Rls:
             away = drive - mean
             mean += weight * away
             movement = (1.0 - weight) * (movement + weight * away * away)
-        remembered = (y, commands[: self.delay], mean, movement)
+        repeated = state.repeated + 1 if y is not None and y == state.newest else 0
+        seen = replace(
+            state,
+            last=y,
+            commands=commands[: self.delay],
+            command_mean=mean,
+            command_variance=movement,
+            newest=y,
+            repeated=repeated,
+            last_error=None,
+        )
         if y is None or drive is None or state.last is None:
-            return replace(state, last=y, commands=remembered[1], command_mean=mean, command_variance=movement)
-        phi = (state.last if self.pole is None else 0.0, drive, 1.0 if self.offset else 0.0)
+            return seen
+        if repeated >= _STUCK and state.noise_variance > 0.0:
+            return replace(seen, last=None)
+        return self._learn(seen, state, y, (state.last, drive))
+
+    def _learn(self, seen: RlsState, state: RlsState, y: float, regressor: tuple[float, float]) -> RlsState:
+        """`seen` is the state with the new sample remembered, `state` the one before."""
+        past, drive = regressor
+        phi = (past if self.pole is None else 0.0, drive, 1.0 if self.offset else 0.0)
         a, b, c = state.theta
-        error = y - a * state.last - b * phi[1] - c * phi[2]
-        factors = factor(state.information)
+        error = y - a * past - b * phi[1] - c * phi[2]
+        information = state.information
+        factors = factor(information)
         spread = quadratic(factors, phi)  # φᵀR⁻¹φ: the estimate's own share in the variance of the error
         noise = max(state.noise_variance, (1e-9 * max(abs(y), abs(phi[0]))) ** 2)  # never below rounding
-        evidence = self._noise(state, error * error / (1.0 + spread), noise, informed=spread < 1.0)
-        sums, alarm = self._watch(state, error / math.sqrt(noise * (1.0 + spread)) if noise > 0.0 else 0.0)
-        theta, information = state.theta, state.information
-        updates, learnt = state.updates, state.learnt_since_drift
-        if alarm:
-            information, learnt = self._doubt(information), 0
+        z = error / math.sqrt(noise * (1.0 + spread)) if noise > 0.0 else 0.0
+        doubtful = abs(z) > _REJECT and state.residuals >= _TRIAL
+        variance, residuals, squares = self._noise(
+            state, error * error / (1.0 + spread), noise, informed=spread < 1.0
+        )
+        sums, drifted = self._watch(state, z)
+        doubt = _DOUBT_FADES * state.doubt + float(doubtful)
+        again = doubt > (_DOUBTFUL_AGAIN if state.learnt_since_drift < self.warm_up else _ALL_DOUBTFUL)
+        learnable = not doubtful and self._is_excited(b, seen.command_variance, factors, noise)
+        updates, learnt, theta = state.updates, state.learnt_since_drift, state.theta
+        correlation = state.correlation
+        if state.last_error is not None and learnable:
+            product = max(-_CLIP, min(_CLIP, z)) * state.last_error
+            correlation += (product - correlation) / _CORRELATION_MEMORY
+        # Errors that follow each other come from a load that moves; what was learnt meanwhile took it for the
+        # plant.
+        loaded = self.parameters_learnt > 1 and (
+            correlation >= (_CORRELATED if state.loaded else self._load_alarm)
+        )
+        load_rests = state.loaded and not loaded
+        small = state.small_errors
+        if state.noise_variance > (1e-9 * max(abs(y), abs(phi[0]))) ** 2:
+            small += (float(z * z < _MEDIAN_OF_SQUARE) - small) / _CORRELATION_MEMORY
+        if drifted or again or load_rests:
+            information, learnt, doubt, correlation = self._doubt(information), 0, 0.0, 0.0
+            residuals = min(residuals, self.warm_up)
             factors = factor(information)
             spread = quadratic(factors, phi)
-        if self._is_excited(b, movement, factors, noise):
+        elif squares == () and state.squares:  # the noise is known now; what was learnt before may be anything
+            information, learnt = self._forget(information), 0
+        elif learnable:
             wider = _absorb(information, phi, spread, self.forgetting)
             gain = solve(factor(wider), phi)
             moved = (a + gain[0] * error, b + gain[1] * error, c + gain[2] * error)
             if all(map(math.isfinite, (*moved, *wider))):  # else beyond all range: keep what was known
                 theta, information, updates, learnt = moved, wider, updates + 1, learnt + 1
-        drifts = state.drifts + int(alarm)
-        return RlsState(
-            theta, information, *remembered, *evidence, updates, *sums, drifts, learnt, from_model=state.from_model
+        return replace(
+            seen,
+            theta=theta,
+            information=information,
+            last=None if doubtful else y,
+            noise_variance=variance,
+            residuals=residuals,
+            squares=squares,
+            updates=updates,
+            rising=sums[0],
+            falling=sums[1],
+            louder=sums[2],
+            drifts=state.drifts + int(drifted),
+            learnt_since_drift=learnt,
+            doubt=doubt,
+            correlation=correlation,
+            loaded=loaded,
+            small_errors=small,
+            last_error=None if doubtful else max(-_CLIP, min(_CLIP, z)),
         )
 
-    def _noise(self, state: RlsState, squared: float, noise: float, *, informed: bool) -> tuple[float, int]:
-        """Variance of the noise and how many errors it rests on; a wild error counts only as a large one."""
+    def _noise(
+        self, state: RlsState, squared: float, noise: float, *, informed: bool
+    ) -> tuple[float, int, tuple[float, ...]]:
+        """Variance of the noise, how many errors it rests on, and the first of them.
+
+        A wild error counts only as a large one; until enough of them are there to say what is wild, their median
+        is the variance.
+        """
         if not informed:  # the error still says more about the estimate than about the noise
-            return state.noise_variance, state.residuals
+            return state.noise_variance, state.residuals, state.squares
         count = state.residuals + 1
-        if count > self.warm_up:
-            squared = min(squared, (0.5 * _CLIP) ** 2 * noise)
+        if count <= _TRIAL:
+            squares = (*state.squares, squared)
+            median = sorted(squares)[len(squares) // 2] / _MEDIAN_OF_SQUARE
+            return median, count, squares if count < _TRIAL else ()
+        squared = min(squared, (0.5 * _CLIP) ** 2 * noise)
         weight = max(1.0 / count, 1.0 / self.noise_memory)
-        return state.noise_variance + weight * (squared - state.noise_variance), count
+        return state.noise_variance + weight * (squared - state.noise_variance), count, ()
 
     def _is_excited(self, b: float, movement: float, factors: Factors, noise: float) -> bool:
         deviation = math.sqrt(movement)
@@ -262,9 +365,27 @@ class Rls:
         return (0.0, 0.0, 0.0), True
 
     def _doubt(self, r: Symmetric) -> Symmetric:
-        """Information after a drift alarm: what was learnt counts little, so that new samples count much."""
+        """Information after a drift alarm: what was learnt counts little, so that new samples count much.
+
+        Of the offset nothing is known any more: a and b keep what they are known by at any offset.
+        """
         k = _KEPT_AFTER_DRIFT
-        return (k * r[0], k * r[1], k * r[2], k * r[3], k * r[4], k * r[5] if self.offset else r[5])
+        if not self.offset:
+            return (k * r[0], k * r[1], 0.0, k * r[3], 0.0, r[5])
+        r11, r12, r22 = r[0] - r[2] * r[2] / r[5], r[1] - r[2] * r[4] / r[5], r[3] - r[4] * r[4] / r[5]
+        return (
+            max(k * r11, _NO_INFORMATION),
+            k * r12,
+            0.0,
+            max(k * r22, _NO_INFORMATION),
+            0.0,
+            _NO_INFORMATION,
+        )
+
+    def _forget(self, r: Symmetric) -> Symmetric:
+        """No information, but on what is not learnt at all."""
+        empty = _NO_INFORMATION
+        return (empty if self.pole is None else r[0], 0.0, 0.0, empty, 0.0, empty if self.offset else r[5])
 
     def model(self, state: RlsState) -> Arx | None:
         """The present estimate; None while there is none."""
@@ -272,6 +393,20 @@ class Rls:
             return None
         a, b, c = state.theta
         return first_order(a, b, self.delay, c)
+
+    def is_trustworthy(self, state: RlsState) -> bool:
+        """Whether enough was learnt since the last doubt, and the errors do not say that something is left out.
+
+        Errors that follow each other, or a few large ones among many small ones, have a load or a fault behind
+        them that the model takes for the plant.
+        """
+        clean = max(3 * self.parameters, round(_CLEAN / (1.0 - self.forgetting + 1.0 / self.noise_memory)))
+        return (
+            state.learnt_since_drift >= clean
+            and state.doubt < 0.1
+            and state.small_errors < _TOO_MANY_SMALL
+            and (state.correlation < _CORRELATED or self.parameters_learnt == 1)
+        )
 
     def covariance(self, state: RlsState) -> Array:
         """Of (a, b) or (a, b, c), with the noise as seen so far; enormous where nothing is known."""
