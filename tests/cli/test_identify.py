@@ -144,8 +144,8 @@ ROWS = "\n".join(f"{k % 7},{k * k % 11}" for k in range(40))
         ("u,z\n" + ROWS, "line 1: no column 'y'; columns: u, z"),
         ("u,y,y\n1,2,3", "2 columns are called 'y'"),
         ("u,y\n1,2\n2,abc\n", "line 3, column 'y': 'abc' is not a number"),
-        ("u,y\n1,2\n\n2,\n", "line 4, column 'y': the value is missing"),
-        ("u,y\nnan,2\n", "line 2, column 'u': 'nan' is not a finite number"),
+        ("u,y\n1,2\n\n2,\n", "1 samples are too few"),
+        ("u,y\n" + "1,2\n,\n2,5\n,\n" * 40, "the gaps leave 0 rows"),
         ("u,y\n1,inf\n", "line 2, column 'y': 'inf' is not a finite number"),
         ("u;y\n1;2,5\n", "'2,5' is not a number; write it with a decimal point"),
         ("u,y\n1,2,3\n", "line 2: 3 values but the header has 2 columns"),
@@ -194,3 +194,88 @@ def test_binary_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     (tmp_path / "b.csv").write_bytes(b"u,y\n1,\xff\xfe\n")
     code, _, err = run(capsys, str(tmp_path / "b.csv"), "--input", "u", "--output", "y")
     assert (code, "0xff" in err) == (2, True)
+
+
+def rows_of(seed: int, a: float, samples: int, *, level: float = 0.0) -> list[tuple[float, float]]:
+    """Input and output of y(k+1) = a·y(k) + 2·u(k) + 5 with noise, as rows."""
+    random = np.random.default_rng(seed)
+    u = random.uniform(2.0, 22.0, samples) + level
+    y = [(2.0 * u[0] + 5.0) / (1.0 - a)]
+    for value in u[:-1]:
+        y.append(a * y[-1] + 2.0 * float(value) + 5.0 + float(random.normal()))
+    return list(zip(u.tolist(), y, strict=True))
+
+
+def test_rows_that_are_missing_are_gaps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An empty cell, and lines that were removed, where a time column shows it."""
+    rows = rows_of(5, 0.9, 500)
+    gone = np.random.default_rng(6).random(500) < 0.3
+    file = tmp_path / "r.csv"
+    file.write_text("u,y\n" + "".join(f"{u},\n" if gone[k] else f"{u},{y}\n" for k, (u, y) in enumerate(rows)))
+    assert identify(capsys, file, "--align", "next")["a"] == pytest.approx(0.9, abs=0.02)
+    file.write_text("t,u,y\n" + "".join(f"{k},{u},{y}\n" for k, (u, y) in enumerate(rows) if not gone[k]))
+    assert identify(capsys, file, "--align", "next", "--time", "t")["a"] == pytest.approx(0.9, abs=0.02)
+    unsaid = identify(capsys, file, "--align", "next")["a"]
+    assert abs(unsaid - 0.9) > 0.02
+
+
+def test_several_files_are_recordings_of_one_plant(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    files = []
+    for seed, level in enumerate((0.0, 60.0, -40.0)):
+        files.append(tmp_path / f"{seed}.csv")
+        files[-1].write_text("u,y\n" + "".join(f"{u},{y}\n" for u, y in rows_of(seed, 0.7, 60, level=level)))
+    document = identify(capsys, files[0], *map(str, files[1:]), "--align", "next")
+    assert document["a"] == pytest.approx(0.7, abs=0.02)
+    assert document["delay"] == 0
+    assert document["samples"] <= 3 * 59
+
+
+def test_the_covariance_goes_into_verify_and_design(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    document = identify(capsys, recording(tmp_path / "r.csv"))
+    assert document["design_delay"] == 1  # the recording does not say which of two it is
+    matrix = ",".join(map(str, document["covariance"]))
+    model = ["--a", str(document["a"]), "--b", str(document["b"]), "--delay", str(document["design_delay"])]
+    code, out, _ = call(
+        capsys,
+        "verify",
+        *model,
+        "--controller",
+        "pi",
+        "--kp",
+        "0",
+        "--ki",
+        "0.002",
+        "--covariance",
+        matrix,
+        "--json",
+    )
+    assert code == 0
+    assert json.loads(out)["robustness"]["stable_fraction"] == 1.0
+    _, out, _ = run(capsys, str(tmp_path / "r.csv"), "--input", "u", "--output", "y")
+    assert "design for 1" in out
+    assert "--covariance" in out
+
+
+def telemetry(path: Path) -> Path:
+    """Telemetry of two loops in one file, row by row."""
+    lines = ["loop,time,setpoint,command,measurement"]
+    for k, (one, other) in enumerate(zip(rows_of(1, 0.3, 120), rows_of(2, 0.8, 120), strict=True)):
+        lines += [f"{name},{k},50,{u},{y}" for name, (u, y) in (("slow", other), ("quick", one))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_telemetry_of_two_loops_is_not_one_series(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = telemetry(tmp_path / "t.csv")
+    code, out, err = run(capsys, str(file))
+    assert (code, out) == (2, "")
+    assert "has 2 loops (quick, slow); add --by loop" in err
+    code, out, _ = run(capsys, str(file), "--by", "loop", "--json")
+    assert code == 0
+    models = {model["loop"]: model for model in json.loads(out)["models"]}
+    assert models["quick"]["a"] == pytest.approx(0.3, abs=0.03)
+    assert models["slow"]["a"] == pytest.approx(0.8, abs=0.03)
+    assert {model["align"] for model in models.values()} == {"next"}  # a command follows its row's measurement
+    code, out, _ = run(capsys, str(file), "--by", "loop")
+    assert code == 0
+    assert "slow" in out

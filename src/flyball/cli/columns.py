@@ -7,23 +7,51 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flyball.errors import InvalidValue, require
 
 _SEPARATORS = (",", ";", "\t", "|")
+_MISSING = ("", "nan", "na", "null", "none")
+
+T = TypeVar("T")
 
 
-def read_columns(path: Path, names: Sequence[str]) -> list[list[float]]:
-    """Read the named columns of a file, as finite numbers, in the order of `names`."""
+def read_columns(path: Path, names: Sequence[str], *, gaps: bool = False) -> list[list[float]]:
+    """Read the named columns of a file, as finite numbers, in the order of `names`.
+
+    With `gaps`, a value that is missing is NaN instead of a mistake.
+    """
+    convert = _number_or_gap if gaps else _number
+    return [[convert(cell, where) for cell, where in column] for column in _read_cells(path, names)]
+
+
+def read_labels(path: Path, name: str) -> list[str]:
+    """Read one column of a file as text."""
+    return [cell for cell, _ in _read_cells(path, [name])[0]]
+
+
+def read_header(path: Path) -> list[str]:
+    """The names of the columns of a file."""
+    return _guarded(path, lambda: _parquet_names(path) if path.suffix == ".parquet" else _text_header(path)[1])
+
+
+def _read_cells(path: Path, names: Sequence[str]) -> list[list[tuple[str, str]]]:
+    """The cells of each column as text, each with the words for where it is."""
+    return _guarded(
+        path, lambda: _read_parquet(path, names) if path.suffix == ".parquet" else _read_text(path, names)
+    )
+
+
+def _guarded(path: Path, read: Callable[[], T]) -> T:
     if not path.exists():
         raise InvalidValue(f"file {str(path)!r} does not exist; give the path of a recording")
     if path.is_dir():
         raise InvalidValue(f"{str(path)!r} is a folder; give the path of a file with a recording")
     try:
-        return _read_parquet(path, names) if path.suffix == ".parquet" else _read_text(path, names)
+        return read()
     except UnicodeDecodeError as error:
         raise InvalidValue(
             f"{path}: byte {error.object[error.start]:#04x} at position {error.start} is not UTF-8 text; "
@@ -33,22 +61,26 @@ def read_columns(path: Path, names: Sequence[str]) -> list[list[float]]:
         raise InvalidValue(f"{path} cannot be read ({error.strerror or error}); check its permissions") from None
 
 
-def _read_text(path: Path, names: Sequence[str]) -> list[list[float]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        lines = _split(file.read().splitlines())
-        number, header = next(lines, (0, []))
-        if not header:
-            raise InvalidValue(f"{path} is empty; it needs a header line with column names and a row a sample")
-        indices = _column_indices(path, header, names, line=number)
-        columns: list[list[float]] = [[] for _ in names]
-        for number, row in lines:
-            if len(row) != len(header):
-                raise InvalidValue(
-                    f"{path}, line {number}: {len(row)} values but the header has {len(header)} columns; "
-                    "fix or remove that line"
-                )
-            for column, name, index in zip(columns, names, indices, strict=True):
-                column.append(_number(row[index], f"{path}, line {number}, column {name!r}"))
+def _text_header(path: Path) -> tuple[int, list[str], Iterator[tuple[int, list[str]]]]:
+    lines = _split(path.read_text(encoding="utf-8-sig").splitlines())
+    number, header = next(lines, (0, []))
+    if not header:
+        raise InvalidValue(f"{path} is empty; it needs a header line with column names and a row a sample")
+    return number, header, lines
+
+
+def _read_text(path: Path, names: Sequence[str]) -> list[list[tuple[str, str]]]:
+    number, header, lines = _text_header(path)
+    indices = _column_indices(path, header, names, line=number)
+    columns: list[list[tuple[str, str]]] = [[] for _ in names]
+    for number, row in lines:
+        if len(row) != len(header):
+            raise InvalidValue(
+                f"{path}, line {number}: {len(row)} values but the header has {len(header)} columns; "
+                "fix or remove that line"
+            )
+        for column, name, index in zip(columns, names, indices, strict=True):
+            column.append((row[index], f"{path}, line {number}, column {name!r}"))
     if not columns[0]:
         raise InvalidValue(f"{path} has a header but no rows; record some samples")
     return columns
@@ -65,7 +97,7 @@ def _split(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
         return
     reader = csv.reader(lines, delimiter=separator)
     for row in reader:
-        if any(cell.strip() for cell in row):
+        if len(row) > 1 or any(cell.strip() for cell in row):  # a row of empty cells is a gap, not a blank line
             yield reader.line_num, [cell.strip() for cell in row]
 
 
@@ -107,24 +139,29 @@ def _number(cell: str, where: str) -> float:
     return value
 
 
-def _read_parquet(path: Path, names: Sequence[str]) -> list[list[float]]:
+def _number_or_gap(cell: str, where: str) -> float:
+    return math.nan if cell.lower() in _MISSING else _number(cell, where)
+
+
+def _parquet_names(path: Path) -> list[str]:
     parquet: Any = require("pyarrow.parquet", "lab")
     errors: Any = require("pyarrow", "lab").lib.ArrowException
     try:
-        file = parquet.ParquetFile(path)
-        _column_indices(path, list(file.schema_arrow.names), names, line=None)
-        table = file.read(columns=list(names))
+        return list(parquet.ParquetFile(path).schema_arrow.names)
     except errors as error:
         raise InvalidValue(f"{path} is not a Parquet file that can be read ({error}); write it again") from None
+
+
+def _read_parquet(path: Path, names: Sequence[str]) -> list[list[tuple[str, str]]]:
+    parquet: Any = require("pyarrow.parquet", "lab")
+    _column_indices(path, _parquet_names(path), names, line=None)
+    table = parquet.ParquetFile(path).read(columns=list(names))
     if table.num_rows == 0:
         raise InvalidValue(f"{path} has no rows; record some samples")
-    columns: list[list[float]] = []
-    for name in names:
-        values = table.column(name).to_pylist()
-        columns.append(
-            [
-                _number("" if value is None else str(value), f"{path}, row {row}, column {name!r}")
-                for row, value in enumerate(values, start=1)
-            ]
-        )
-    return columns
+    return [
+        [
+            ("" if value is None else str(value), f"{path}, row {row}, column {name!r}")
+            for row, value in enumerate(table.column(name).to_pylist(), start=1)
+        ]
+        for name in names
+    ]

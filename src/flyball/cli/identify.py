@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flyball.cli.columns import read_columns
 from flyball.cli.output import JsonOption, note, print_json, table
 from flyball.cli.plot import PlotOption, check_plot_path
+from flyball.cli.recording import Columns, is_telemetry, join, read_series
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from flyball.control.identification.identify import Fit
     from flyball.control.identification.residuals import Score
+    from flyball.control.models import Array
 
 
 # Limits of what a picture can show legibly: samples over time, and points.
@@ -23,7 +26,13 @@ _MAX_TIME, _MAX_POINTS = 400, 5000
 
 
 def command(
-    file: Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file with a header and one row per sample.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…",
+            help="CSV, TSV or Parquet with a header and one row per sample; several are recordings of one plant.",
+        ),
+    ],
     input_column: Annotated[
         str,
         typer.Option("--input", metavar="COL", help="Column of the input u (default: as in loop telemetry)."),
@@ -49,10 +58,11 @@ def command(
     plot: PlotOption = None,
     by: Annotated[
         str | None,
-        typer.Option(metavar="COL", help="Identify a model for each value of COL, on Spark (Parquet files only)."),
+        typer.Option(metavar="COL", help="Identify a model for each value of COL (Parquet files: on Spark)."),
     ] = None,
     time: Annotated[
-        str | None, typer.Option(metavar="COL", help="With --by: time column of the series (default: time).")
+        str | None,
+        typer.Option(metavar="COL", help="Time column: where it advances by more than usual, rows are missing."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="With --by: folder for the models (Parquet).")
@@ -67,40 +77,68 @@ def command(
     if by is not None:
         if test is not None or plot is not None:
             raise InvalidValue("--by excludes --test and --plot")
-        from flyball.cli.identify_by import identify_by
-        from flyball.pipeline.many_series import Recording
-
-        recording = Recording(file, by, time or "time", input_column, output_column)
-        identify_by(recording, out, delay=samples, align=alignment, offset=offset, json=json)
+        if len(files) > 1:
+            raise InvalidValue(f"--by takes one file, got {len(files)}")
+        _identify_by(
+            files[0], Columns(input_column, output_column, time, by), out, samples, alignment, offset, json
+        )
         return
-    for option, value in (("--out", out), ("--time", time)):
-        if value is not None:
-            raise InvalidValue(f"{option} needs --by COL")
+    if out is not None:
+        raise InvalidValue("--out needs --by COL")
     check_plot_path(plot)
-    from flyball.cli.columns import read_columns
     from flyball.control.identification.identify import identify
 
-    columns = (input_column, output_column)
-    u, y = read_columns(file, columns)
+    columns = Columns(input_column, output_column, time)
+    pieces = [read_series(file, columns)[""] for file in files]
+    u, y = join(pieces)
+    if alignment == "auto" and all(is_telemetry(file, columns) for file in files):
+        alignment = "next"
+    named = ", ".join(map(str, files))
     try:
         names = (f"input {input_column!r}", f"output {output_column!r}")
-        fit = identify(u, y, delay=samples, align=alignment, offset=offset, names=names)
+        fit = identify(u, y, delay=samples, align=alignment, offset=offset, names=names, gaps=True)
     except InvalidValue as error:
-        raise InvalidValue(f"{file}: {error}") from None
+        raise InvalidValue(f"{named}: {error}") from None
     tested = None
     if test is not None:
-        test_u, test_y = read_columns(test, columns)
+        test_u, test_y = read_columns(test, (input_column, output_column))
         try:
             tested = fit.evaluate(test_u, test_y)
         except InvalidValue as error:
             raise InvalidValue(f"{test}: {error}") from None
     if plot is not None:
-        draw(fit, u, y, columns, plot)
+        longest_u, longest_y = max(_without_gaps(u, y), key=lambda piece: piece[0].size)
+        draw(fit, longest_u, longest_y, (input_column, output_column), plot)
         note(f"picture saved in {plot}")
     if json:
         print_json(_document(fit, tested))
         return
-    _show(fit, tested, len(u))
+    _show(fit, tested, sum(stretch.size for stretch, _ in _without_gaps(u, y)))
+
+
+def _without_gaps(u: Array, y: Array) -> list[tuple[Array, Array]]:
+    """The stretches without a missing value, for a picture."""
+    import numpy as np
+
+    rows = np.flatnonzero(np.isfinite(u) & np.isfinite(y))
+    stretches = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+    return [(u[stretch], y[stretch]) for stretch in stretches]
+
+
+def _identify_by(
+    file: Path, columns: Columns, out: Path | None, delay: Any, align: Any, offset: bool, json: bool
+) -> None:
+    from flyball.cli.identify_by import identify_by, identify_by_here
+
+    if file.suffix == ".parquet" or file.is_dir():
+        from flyball.pipeline.many_series import Recording
+
+        recording = Recording(file, columns.by or "", columns.time or "time", columns.input, columns.output)
+        identify_by(recording, out, delay=delay, align=align, offset=offset, json=json)
+        return
+    if out is not None:
+        raise InvalidValue(f"--out needs a Parquet file, got {str(file)!r}; --json prints the models")
+    identify_by_here(file, columns, delay=delay, align=align, offset=offset, json=json)
 
 
 def _delay(text: str) -> Any:
@@ -117,6 +155,11 @@ def _align(text: str) -> Any:
     return text
 
 
+def _covariance(fit: Fit) -> tuple[float, float, float]:
+    """As `verify` and `design` take it: variance of a, covariance of a and b, variance of b."""
+    return float(fit.covariance[0, 0]), float(fit.covariance[0, 1]), float(fit.covariance[1, 1])
+
+
 def _document(fit: Fit, tested: Score | None) -> dict[str, Any]:
     document: dict[str, Any] = {
         "a": fit.model.a[0],
@@ -126,6 +169,9 @@ def _document(fit: Fit, tested: Score | None) -> dict[str, Any]:
         "r2": fit.r2,
         "rmse": fit.rmse,
         "r2_free_run": fit.r2_free_run,
+        "design_delay": fit.design_delay,
+        "covariance": list(_covariance(fit)),
+        "method": fit.method,
         "linear_range": list(fit.linear_range),
         "confidence": dict(fit.confidence),
         "residuals_white": fit.residuals_white,
@@ -146,6 +192,12 @@ def _document(fit: Fit, tested: Score | None) -> dict[str, Any]:
     return document
 
 
+def _delay_text(fit: Fit) -> str:
+    if fit.design_delay == fit.model.delay:
+        return str(fit.model.delay)
+    return f"{fit.model.delay}, or {fit.design_delay} if rows are same-row: design for {fit.design_delay}"
+
+
 def _show(fit: Fit, tested: Score | None, recorded: int) -> None:
     model = fit.model
     lag = "" if model.delay == 0 else f"−{model.delay}"
@@ -164,7 +216,7 @@ def _show(fit: Fit, tested: Score | None, recorded: int) -> None:
     low, high = fit.linear_range
     typer.echo("")
     rows: list[tuple[str, object]] = [
-        ("delay (samples)", model.delay),
+        ("delay (samples)", _delay_text(fit)),
         ("steady-state gain", model.gain),
         ("linear for inputs", f"{low:g} to {high:g}"),
         ("rows used", f"{fit.score.samples} of {recorded}"),
@@ -172,6 +224,8 @@ def _show(fit: Fit, tested: Score | None, recorded: int) -> None:
         ("R², free run", fit.r2_free_run),
         ("RMSE", fit.rmse),
         ("residuals white", fit.residuals_white),
+        ("method", fit.method),
+        ("--covariance for design, verify", ",".join(f"{value:.4g}" for value in _covariance(fit))),
     ]
     if tested is not None:
         rows += [

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from flyball.cli.output import note, print_json, table
+from flyball.cli.recording import Columns, is_telemetry, read_series
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _MAX_LISTED = 1000
 _QUANTILES = (0.05, 0.5, 0.95)
+_RESULT = ("a", "b", "c", "delay", "align", "r2", "r2_free_run", "rmse", "samples", "problem", "warnings")
 
 
 def identify_by(
@@ -53,6 +56,63 @@ def identify_by(
         note(f"models saved in {out}")
     elif document["series"] > _MAX_LISTED:
         note("use --out FOLDER to save the model of each series")
+
+
+def identify_by_here(file: Path, columns: Columns, *, delay: Any, align: Any, offset: bool, json: bool) -> None:
+    """Fit each series of a text file in this process: a text file is small enough."""
+    from flyball.control.identification.identify import identify
+
+    began_s = time.monotonic()
+    by = columns.by or ""
+    if align == "auto" and is_telemetry(file, columns):
+        align = "next"
+    models: list[dict[str, Any]] = []
+    for label, (u, y) in read_series(file, columns).items():
+        model: dict[str, Any] = dict.fromkeys(_RESULT, None)
+        try:
+            fit = identify(u, y, delay=delay, align=align, offset=offset, gaps=True)
+        except InvalidValue as error:
+            model["problem"] = str(error)
+        else:
+            model |= {"a": fit.model.a[0], "b": fit.model.b[0], "c": fit.model.offset, "delay": fit.model.delay}
+            model |= {"align": fit.align, "r2": fit.r2, "r2_free_run": fit.r2_free_run, "rmse": fit.rmse}
+            model |= {"samples": fit.score.samples, "warnings": list(fit.warnings)}
+        models.append({by: label, **model})
+    document = _document_of(models)
+    document["seconds"] = round(time.monotonic() - began_s, 3)
+    if json:
+        print_json(document)
+        return
+    _show(document, by)
+    for model in models:
+        for warning in model["warnings"] or ():
+            note(f"warning: {by} {model[by]}: {warning}")
+
+
+def _document_of(models: list[dict[str, Any]]) -> dict[str, Any]:
+    import numpy as np
+
+    good = [model for model in models if model["problem"] is None]
+    problems = Counter(model["problem"] for model in models if model["problem"] is not None)
+    names = ("a", "b", "c", "r2", "r2_free_run", "rmse")
+    return {
+        "series": len(models),
+        "fitted": len(good),
+        "problems": dict(problems.most_common()),
+        "quantiles": {
+            name: dict(
+                zip(
+                    ("p5", "p50", "p95"),
+                    np.quantile([model[name] for model in good], _QUANTILES).tolist(),
+                    strict=True,
+                )
+            )
+            for name in names
+            if good
+        },
+        "delays": {str(delay): count for delay, count in Counter(model["delay"] for model in good).items()},
+        "models": models,
+    }
 
 
 def _summary(models: Path, by: str) -> dict[str, Any]:

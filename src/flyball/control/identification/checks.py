@@ -13,15 +13,20 @@ NAMES = ("input", "output")
 
 
 def signals(
-    commands: npt.ArrayLike, measurements: npt.ArrayLike, names: tuple[str, str] = NAMES
+    commands: npt.ArrayLike,
+    measurements: npt.ArrayLike,
+    names: tuple[str, str] = NAMES,
+    *,
+    gaps: bool = False,
 ) -> tuple[Array, Array]:
+    """The two series as arrays; with `gaps`, what is not a number is missing, else it is a mistake."""
     u, y = np.asarray(commands, dtype=float), np.asarray(measurements, dtype=float)
     if u.ndim != 1 or u.shape != y.shape:
         raise InvalidValue(
             f"commands and measurements must be two equally long series, got shapes {u.shape} and {y.shape}"
         )
     for name, signal in zip(names, (u, y), strict=True):
-        finite = np.isfinite(signal)
+        finite = np.isfinite(signal) | (np.isnan(signal) if gaps else False)
         if not finite.all():
             row = int(np.argmin(finite))
             raise InvalidValue(
@@ -42,7 +47,7 @@ def check_size(samples: int, lags: list[int], na: int, nb: int, offset: bool) ->
 
 def check_movement(u: Array, y: Array, names: tuple[str, str] = NAMES) -> tuple[float, float]:
     """The input's extremes, once it is clear that there is something to learn from."""
-    extremes = [(float(signal.min()), float(signal.max())) for signal in (u, y)]
+    extremes = [(float(np.fmin.reduce(signal)), float(np.fmax.reduce(signal))) for signal in (u, y)]
     for (low, high), name, remedy in (
         (extremes[0], names[0], "move it while recording, for example by a staircase"),
         (extremes[1], names[1], "check that this column is what the input acts on"),

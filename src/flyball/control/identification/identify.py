@@ -5,7 +5,7 @@ and finds out what a recording does not say by itself:
 
 alignment  `same`: a row's output was measured under that row's input; `next`: under the previous row's (as in the
            prefetch paper). A row of the model needs u(k−D) beside y(k+1), so in rows the input lags the output
-           by D (`same`) or D + 1 (`next`): one lag covers both, and `delay.choose_lag` finds it.
+           by D (`same`) or D + 1 (`next`): one lag covers both, and `fitting.Task.fit` finds it.
 range      the inputs between which the plant is linear; the model is fitted to rows inside it.
 
 The result says how far to trust it: covariance and confidence intervals, R² one step ahead and in a free run,
@@ -16,7 +16,7 @@ samples, missing numbers) are errors; a poor or unstable fit is a result with wa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -25,25 +25,22 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from flyball.control.identification.checks import NAMES, check_movement, check_size, signals
-from flyball.control.identification.delay import choose_lag
 from flyball.control.identification.diagnostics import doubts_about
-from flyball.control.identification.least_squares import Solution, solve
-from flyball.control.identification.linear_range import LinearRange, linear_range
-from flyball.control.identification.regressors import (
-    one_step_residuals,
-    other_regressors,
-    regressors,
-    rows_inside,
-    shifted,
-    usable_rows,
-)
+from flyball.control.identification.feedback import answers_output, check_exact, is_controller_turned_round
+from flyball.control.identification.fitting import Found, Task
+from flyball.control.identification.innovations import is_predictable
+from flyball.control.identification.least_squares import Solution
+from flyball.control.identification.output_error import refine
+from flyball.control.identification.regressors import one_step_residuals, regressors, rows_inside, usable_rows
 from flyball.control.identification.residuals import Score, Whiteness, score, whiteness
 from flyball.control.models import Array, Arx
 from flyball.errors import InvalidValue
 
 Alignment: TypeAlias = Literal["same", "next"]
+Method: TypeAlias = Literal["least squares", "output error"]
 
-_MAX_RANGE_ROUNDS = 3  # lag and linear range depend on each other; in practice one round settles both
+_CANNOT_TELL = "an input that is smooth or periodic cannot tell the delay"
+_EXCITE = "record with an input that changes irregularly, such as signals.prbs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +62,11 @@ class Fit:
     whiteness: Whiteness
     condition: float
     warnings: tuple[str, ...] = field(default=())
+    method: Method = "least squares"
+    """`output error` where the sensor's noise would have biased least squares."""
+    design_delay: int = 0
+    """The delay to design for: an output that answers the row before at once looks as one that answers its own row
+    one sample late. Where the recording does not say which (align and delay `auto`), it is the larger one."""
 
     @property
     def r2(self) -> float:
@@ -97,14 +99,16 @@ def identify(
     align: Alignment | Literal["auto"] = "auto",
     offset: bool = True,
     whole_range: bool = False,
+    gaps: bool = False,
     max_delay: int = 10,
     confidence_level: float = 0.95,
     names: tuple[str, str] = NAMES,
 ) -> Fit:
     """Fit an ARX model to one recording, a command and a measurement in each row.
 
-    `whole_range` skips the search for the linear range: the model then describes all rows. `names` is what
-    complaints call the two series.
+    With `gaps`, a value that is not a number is a missing one, and no equation spans it; several recordings of one
+    plant are joined by `regressors.join_recordings`. `whole_range` skips the search for the linear range: the
+    model then describes all rows. `names` is what complaints call the two series.
 
     >>> u = np.array([5.0, 5, 9, 9, 2, 2, 7, 3, 3, 8, 8, 1, 6, 6, 4])
     >>> y = Arx((0.26,), (59.73,)).simulate(u)
@@ -112,67 +116,110 @@ def identify(
     >>> round(fit.model.a[0], 4), round(fit.model.b[0], 2), fit.model.delay, fit.align
     (0.26, 59.73, 0, 'same')
     """
-    u, y = signals(commands, measurements, names)
+    raw_u, raw_y = signals(commands, measurements, names, gaps=gaps)
     _check_options(na, nb, delay, align, max_delay, confidence_level)
-    candidates = _candidate_lags(delay, align, min(max_delay, u.size // 5))
-    check_size(u.size, candidates, na, nb, offset)
-    low, high = check_movement(u, y, names)
+    present = int(np.count_nonzero(np.isfinite(raw_u) & np.isfinite(raw_y)))
+    candidates = _candidate_lags(delay, align, min(max_delay, present // 5))
+    check_size(present, candidates, na, nb, offset)
+    low, high = check_movement(raw_u, raw_y, names)
+    task = Task(raw_u, raw_y, na, nb, offset, whole_range, (low, high))
+    if task.rows(candidates[-1]).size < 2 * (na + nb + int(offset)):
+        raise InvalidValue(
+            f"the gaps leave {task.rows(candidates[-1]).size} rows with all that a lag of {candidates[-1]} needs; "
+            "record longer stretches without a gap, or give a smaller delay"
+        )
+    found = task.fit(candidates)
     warnings: list[str] = []
-
-    choice = choose_lag(u, y, candidates, na=na, nb=nb, offset=offset)
-    rows, span = usable_rows(u, y, choice.lag, na, nb), LinearRange(low, high, ())
-    for _ in range(0 if whole_range else _MAX_RANGE_ROUNDS):
-        everything = usable_rows(u, y, choice.lag, na, nb)
-        first = int(everything[0])
-        drive = shifted(u, first, choice.lag)
-        span = linear_range(drive, other_regressors(u, y, first, choice.lag, na, nb), y[first:], whole=(low, high))
-        if not span.bends:
-            rows = everything
-            break
-        rows = rows_inside(u, everything, choice.lag, nb, (span.low, span.high))
-        if rows.size < 3 * (na + nb + 1):  # rows whose older inputs lie outside are lost too: too few remain
+    if align == "auto" and found.lag == 0 and any(candidates[1:]):
+        later = [lag for lag in candidates if lag > 0]
+        check_exact(found.solution, found.quality.r2, task.solution(later[0]), names, found.model.a[0])
+        other = task.fit(later)
+        if is_controller_turned_round(found.solution, other.solution, at=na) or answers_output(
+            raw_u, found.solution.residuals, found.rows, lag=0
+        ):
+            found, candidates = other, later
             warnings.append(
-                f"the plant seems linear only for inputs from {span.low:g} to {span.high:g}, where there are too "
-                "few rows to fit: this model averages over more; record more there"
+                "the input answers the output (feedback), so rows are read as in loop telemetry, an output under "
+                "the previous row's input: read within a row, the fit would be the controller turned round"
             )
-            rows, span = everything, LinearRange(low, high, ())
-            break
-        if np.count_nonzero(rows >= candidates[-1] + na + nb) < 3 * (na + nb + 1):
-            break  # too few rows that all candidates explain to choose anew
-        before, choice = choice, choose_lag(u, y, candidates, na=na, nb=nb, offset=offset, rows=rows)
-        if choice.lag == before.lag:
-            break
-    lag = choice.lag
-    found_align, found_delay = _named(lag, delay, align)
-    if choice.rivals:
-        warnings.append(_ambiguous(lag, choice.rivals, delay, align))
+        elif not found.white.white and abs(found.model.a[0]) < 3.0 * _deviation(found.solution, 0):
+            warnings.append(
+                "the output follows the input of its own row at once, and what is left is not noise: if a "
+                "controller set the input, this is the controller turned round; give the alignment"
+            )
+    if not warnings and answers_output(raw_u, found.solution.residuals, found.rows, lag=found.lag):
+        warnings.append(
+            "the input answers the output (feedback): the model is right only if the residuals are white and the "
+            "delay is; an open-loop recording, or a probing signal on the command, is better"
+        )
+    if delay == "auto" and not found.rivals and is_predictable(raw_u):
+        warnings.append(f"{_CANNOT_TELL}, so the delay rests on the model's order alone; give it, or {_EXCITE}")
+    return _result(task, found, warnings, (delay, align), confidence_level, present)
+
+
+def _deviation(solution: Solution, at: int) -> float:
+    return float(np.sqrt(max(solution.covariance[at, at], 0.0)))
+
+
+def _result(
+    task: Task,
+    found: Found,
+    warnings: list[str],
+    asked: tuple[int | Literal["auto"], Alignment | Literal["auto"]],
+    level: float,
+    present: int,
+) -> Fit:
+    rows, span, solution = found.rows, found.span, found.solution
+    align, delay = _named(found.lag, *asked)
+    warnings += found.warnings
+    if found.rivals:
+        warnings.append(_ambiguous(found.lag, found.rivals, *asked))
     if span.bends:
         warnings.append(
-            f"linear only for inputs from {span.low:g} to {span.high:g}: the fit uses {rows.size} of {u.size} rows"
+            f"linear only for inputs from {span.low:g} to {span.high:g}: "
+            f"the fit uses {rows.size} of {present} rows"
         )
-
-    columns, target = regressors(u, y, rows, lag, na, nb)
-    solution = solve(columns, target, offset=offset)
-    theta = [float(x) for x in solution.coefficients]
-    model = Arx(tuple(theta[:na]), tuple(theta[na : na + nb]), found_delay, theta[-1] if offset else 0.0)
-    residuals = solution.residuals
-    quality = score(residuals, target, rows, model.a)
-    white = whiteness(residuals, rows, fitted=na, scale=float(target.std()))
-    confidence = _confidence(solution, na, nb, offset, confidence_level)
-    warnings += doubts_about(model, quality, white, confidence, solution, u[rows - lag])
+    refined = None
+    if task.na == task.nb == 1 and not found.white.white:
+        refined = refine(task.u, task.y, rows, found.lag, found.model, offset=task.offset)
+    model, quality, white = found.model, found.quality, found.white
+    covariance, noise_variance = solution.covariance, solution.noise_variance
+    columns, target = regressors(task.u, task.y, rows, found.lag, task.na, task.nb)
+    method: Method = "least squares"
+    if refined is not None:
+        spread = float(target.std()) ** 2 * target.size
+        errors = whiteness(refined.errors, rows, fitted=1, scale=float(target.std()))
+        # Its own errors must be nearer to noise, and not by the search's freedom alone fewer.
+        if errors.p_value > white.p_value and refined.squared_error < 0.95 * (1.0 - quality.r2_free_run) * spread:
+            theta = [float(x) for x in refined.coefficients]
+            model = Arx((theta[0],), (theta[1],), 0, theta[2] if task.offset else 0.0)
+            quality = score(one_step_residuals(model, columns, target), target, rows, model.a)
+            quality = replace(quality, r2_free_run=1.0 - refined.squared_error / spread if spread else 1.0)
+            covariance, noise_variance, white = refined.covariance, refined.noise_variance, errors
+            method = "output error"
+    solution = replace(
+        solution,
+        coefficients=np.array([*model.a, *model.b, model.offset][: solution.coefficients.size]),
+        covariance=covariance,
+    )
+    model = replace(model, delay=delay)
+    confidence = _confidence(solution, task.na, task.nb, task.offset, level)
+    warnings += doubts_about(model, quality, white, confidence, solution, task.u[rows - found.lag])
     return Fit(
         model=model,
-        align=found_align,
-        offset=offset,
-        covariance=solution.covariance,
+        align=align,
+        offset=task.offset,
+        covariance=covariance,
         confidence=MappingProxyType(confidence),
-        confidence_level=confidence_level,
-        noise_std=float(np.sqrt(solution.noise_variance)),
+        confidence_level=level,
+        noise_std=float(np.sqrt(noise_variance)),
         linear_range=(span.low, span.high),
         score=quality,
         whiteness=white,
         condition=solution.condition,
         warnings=tuple(warnings),
+        method=method,
+        design_delay=found.lag if asked[1] == "auto" and asked[0] == "auto" else delay,
     )
 
 
@@ -272,5 +319,5 @@ def _ambiguous(lag: int, rivals: tuple[int, ...], delay: int | str, align: Align
     more = f" and {len(others) - 2} more" if len(others) > 2 else ""
     return (
         f"alignment and delay {chosen} were chosen, but the data fit {', '.join(others[:2])}{more} as well; "
-        "give them, or record with an input that changes irregularly"
+        f"{_CANNOT_TELL}; give them, or {_EXCITE}"
     )

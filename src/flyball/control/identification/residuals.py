@@ -49,7 +49,7 @@ def score(residuals: Array, targets: Array, rows: Rows, a: Sequence[float]) -> S
     centred = targets - targets.mean()
     spread = inner(centred, centred)
     one_step = inner(residuals, residuals)
-    free = _free_run_errors(residuals, rows, a)
+    free = free_run_errors(residuals, rows, a)
     with np.errstate(over="ignore", invalid="ignore"):
         free_run = inner(free, free)
     return Score(
@@ -68,7 +68,7 @@ def _r2(squared_error: float, spread: float) -> float:
     return 1.0 - squared_error / spread
 
 
-def _free_run_errors(residuals: Array, rows: Rows, a: Sequence[float]) -> Array:
+def free_run_errors(residuals: Array, rows: Rows, a: Sequence[float]) -> Array:
     denominator = np.array([1.0, *(-x for x in a)])
     starts = np.flatnonzero(np.diff(rows) != 1) + 1
     with np.errstate(over="ignore", invalid="ignore"):
