@@ -151,3 +151,20 @@ def test_no_advice_without_movement() -> None:
     recommendation = runner.recommend("space")
     assert recommendation.proposal is None
     assert str(recommendation).startswith("no recommendation yet: ")
+
+
+def test_a_loop_says_what_verification_found() -> None:
+    assert _loop(controller=CORRECTED).verification == "not verified: there is no model of the plant"
+    assert _loop(controller=Aimd(), model=FLOW).verification.startswith(
+        "not verified: verification knows no linear"
+    )
+    assert _loop(controller=PRINTED, model=FLOW).verification.startswith(
+        "unstable: a closed-loop pole lies at 4.03"
+    )
+
+
+def test_a_filter_that_makes_the_loop_unstable_is_refused() -> None:
+    accepted = Pi(kp=-0.0036, ki=-0.0014)
+    assert _loop(controller=accepted, model=FLOW, mode="on").verification.startswith("accepted")
+    with pytest.raises(InvalidValue, match="unstable"):
+        _loop(controller=Ewma(accepted, keep=0.9), model=FLOW, mode="on")

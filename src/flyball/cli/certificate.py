@@ -89,10 +89,12 @@ _KINDS: tuple[Kind, ...] = ("p", "pi", "pid", "state")
 
 
 def gains_document(gains: AnyGains | None) -> dict[str, Any] | None:
-    from flyball.control.gains import Gains
+    from flyball.control.gains import FilteredGains, Gains
 
     if gains is None:
         return None
+    if isinstance(gains, FilteredGains):
+        return {**(gains_document(gains.inner) or {}), "averages": gains.averages, "filter_delay": gains.delay}
     if isinstance(gains, Gains):
         extra = {
             name: getattr(gains, name) for name in ("derivative_filter", "feed_forward") if getattr(gains, name)

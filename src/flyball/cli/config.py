@@ -53,4 +53,5 @@ def _summary(loop: object) -> dict[str, object]:
         "period_s": loop.period_s,
         "limits": None if loop.limits is None else str(list(loop.limits)),
         "controller": repr(loop.wrapped_controller()),
+        "verification": loop.loop(sensor=lambda: None, actuator=lambda _: None).verification,
     }

@@ -152,7 +152,38 @@ def _pad(coefficients: Array, length: int) -> Array:
     return np.concatenate([coefficients, np.zeros(length - coefficients.size)])
 
 
-AnyGains: TypeAlias = Gains | StateGains
+@dataclass(frozen=True, slots=True)
+class FilteredGains:
+    """Gains behind filters on the measurement: the poles of exponential averages, and a delay in samples.
+
+    An average multiplies the feedback by (1 − f)·z/(z − f), a delay of d samples by z^(−d); the set point is not
+    filtered.
+
+    >>> FilteredGains(Gains(0.5), averages=(0.9,)).polynomials().feedback.round(3).tolist()
+    [0.05, 0.0]
+    """
+
+    inner: Gains | StateGains
+    averages: tuple[float, ...] = ()
+    delay: int = 0
+
+    @property
+    def kind(self) -> Kind:
+        return self.inner.kind
+
+    def polynomials(self) -> ControllerPolynomials:
+        denominator, feedback, reference = (
+            getattr(self.inner.polynomials(), name) for name in ("denominator", "feedback", "reference")
+        )
+        own = np.concatenate([np.atleast_1d(np.poly(self.averages)), np.zeros(self.delay)])
+        passed = np.zeros(len(self.averages) + 1)
+        passed[0] = math.prod(1.0 - pole for pole in self.averages)
+        return ControllerPolynomials(
+            np.convolve(denominator, own), np.convolve(feedback, passed), np.convolve(reference, own)
+        )
+
+
+AnyGains: TypeAlias = Gains | StateGains | FilteredGains
 
 
 @dataclass(frozen=True, eq=False)

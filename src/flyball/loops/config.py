@@ -8,6 +8,7 @@
     limits = [1.0, 360.0]
     controller = { name = "pi", kp = -0.0016, ki = 0.0060 }
     filter = [{ name = "ewma", keep = 0.5 }]
+    model = { a = 0.26, b = 59.73 }  # verified before it acts
 
     [telemetry]
     sqlite = { path = "loops.db" }
@@ -27,6 +28,7 @@ from pydantic import Field, Strict, model_validator
 
 from flyball.control.controllers import catalogue
 from flyball.control.guard.guard import Guard
+from flyball.control.models import Arx
 from flyball.control.record import Mode
 from flyball.control.step import Controller
 from flyball.control.wrappers import WRAPPERS
@@ -70,6 +72,23 @@ FilterField = Annotated[Any, OneOf(_filters, lambda chosen: chosen)]
 GuardField = Annotated[Any, OneFrom(Guard)]
 
 
+class ModelConfig(StrictModel):
+    """The plant: y(k+1) = a·y(k) + b·u(k−delay), or more terms of each."""
+
+    a: Annotated[Number | tuple[Number, ...], Field(description="pole, or coefficients of past outputs")]
+    b: Annotated[Number | tuple[Number, ...], Field(description="gain, or coefficients of past commands")]
+    delay: Annotated[int, Strict(), Field(ge=0, le=1000, description="input delay in samples")] = 0
+
+    @model_validator(mode="after")
+    def _is_a_plant(self) -> ModelConfig:
+        self.plant()
+        return self
+
+    def plant(self) -> Arx:
+        a, b = (value if isinstance(value, tuple) else (value,) for value in (self.a, self.b))
+        return Arx(tuple(map(float, a)), tuple(map(float, b)), self.delay)
+
+
 class LoopConfig(StrictModel):
     """One loop."""
 
@@ -92,6 +111,10 @@ class LoopConfig(StrictModel):
         DEFAULT_GUARD
     )
     blocking: Annotated[bool, Strict(), Field(description="call sensor and actuator in threads")] = False
+    model: Annotated[
+        ModelConfig | None, Field(description="model of the plant: without one the loop is not verified")
+    ] = None
+    allow_fragile: Annotated[bool, Strict(), Field(description="let a fragile loop act")] = False
 
     @model_validator(mode="after")
     def _can_be_built(self) -> LoopConfig:
@@ -120,6 +143,8 @@ class LoopConfig(StrictModel):
             guard=self.guard or None,
             command=self.command,
             blocking=self.blocking,
+            model=None if self.model is None else self.model.plant(),
+            allow_fragile=self.allow_fragile,
         )
 
 

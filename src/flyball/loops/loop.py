@@ -173,6 +173,15 @@ class Loop:
             check_before_acting(self.name, controller, self._model, allow_fragile=self._allow_fragile)
 
     @property
+    def verification(self) -> str:
+        """What verification says of the controller: a verdict and its reason, or `not verified` and why."""
+        if self._model is None:
+            return "not verified: there is no model of the plant"
+        from flyball.control.verification.controller import verify_controller  # scipy, only where there is a model
+
+        return str(verify_controller(self._model, self.controller))
+
+    @property
     def frozen(self) -> str | None:
         """Why the loop is frozen, or None."""
         return self._frozen or self._state.frozen

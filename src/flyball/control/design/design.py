@@ -17,7 +17,7 @@ from flyball.control.design.explanations import NAMES, fragile_offer, refusal
 from flyball.control.design.nearest import suggest
 from flyball.control.design.placement import place_poles
 from flyball.control.design.specification import Specification, Task, candidates, overshoots, second_best, settles
-from flyball.control.gains import AnyGains, Kind, StateGains
+from flyball.control.gains import AnyGains, FilteredGains, Kind, StateGains
 from flyball.control.models import Arx
 from flyball.control.verification.verify import Certificate
 from flyball.errors import FlyballError, InvalidValue
@@ -195,6 +195,8 @@ def _result(task: Task, certificate: Certificate, specification: Specification) 
 
 def show(gains: AnyGains) -> str:
     """Gains in one line, for messages."""
+    if isinstance(gains, FilteredGains):
+        return f"{show(gains.inner)}, filtered"
     if isinstance(gains, StateGains):
         lists = {"ky": gains.ky, "ku": gains.ku}
         return f"ki={gains.ki:.4g}, " + ", ".join(
