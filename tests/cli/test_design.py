@@ -148,3 +148,25 @@ def test_bad_input_is_one_sentence(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
 ) -> None:
     check_one_sentence(capsys, ("design", *arguments), sentence)
+
+
+def test_the_covariance_is_designed_for(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("--a", "0.26", "--b", "59.73", "--controller", "pi", "--settling", "4")
+    code, out, _ = run(capsys, *model, "--covariance", "0.0004,0,4", "--json")
+    assert code == 0
+    assert json.loads(out)["robustness"]["stable_fraction"] == 1.0
+    code, _, err = run(capsys, *model, "--covariance", "0.2,0,900")
+    assert code == 3
+    assert "confidence region" in err
+    code, _, err = run(capsys, *model, "--covariance", "-1,0,1")
+    assert code == 2
+    assert "--covariance must be" in err
+
+
+def test_the_picture_has_bode_and_nyquist_plots(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "design.svg"
+    model = ("--a", "0.26", "--b", "59.73", "--controller", "pi", "--settling", "8")
+    assert run(capsys, *model, "--plot", str(picture))[0] == 0
+    text = picture.read_text()
+    for title in ("Step of the setpoint", "Closed-loop poles", "Bode plot", "Nyquist plot"):
+        assert title in text

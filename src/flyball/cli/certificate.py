@@ -14,10 +14,12 @@ from flyball.cli.plot import FREE_RUN, MEASURED, ONE_STEP, new_figure, save_figu
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from matplotlib.axes import Axes
 
     from flyball.control.gains import AnyGains, Kind
-    from flyball.control.models import Arx
+    from flyball.control.models import Array, Arx
     from flyball.control.verification.verify import Certificate
 
 # Numbers are parsed here, not by Typer, so that the error is one sentence that names the option.
@@ -37,6 +39,16 @@ ControllerOption: TypeAlias = Annotated[
 ]
 FilterOption: TypeAlias = Annotated[
     str, typer.Option("--derivative-filter", metavar="F", help="Pole of the filter on the D part, >= 0 and < 1.")
+]
+
+CovarianceOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--covariance",
+        metavar="AA,AB,BB",
+        help="Variance of a, covariance, variance of b, as identify prints; the loop must be stable on all models "
+        "in that region.",
+    ),
 ]
 
 _LARGEST = 1e50  # products of such numbers are still finite
@@ -68,6 +80,19 @@ def plant_from(a: str, b: str, delay: str) -> Arx:
     return Arx(numbers("--a", a), numbers("--b", b), int(delay))
 
 
+def covariance_from(text: str) -> list[list[float]]:
+    values = numbers("--covariance", text)
+    if len(values) != 3:
+        raise InvalidValue(f"--covariance must be three numbers AA,AB,BB, got {text!r}")
+    variance_a, covariance, variance_b = values
+    if variance_a < 0 or variance_b < 0 or covariance**2 > variance_a * variance_b:
+        raise InvalidValue(
+            f"--covariance must be AA,AB,BB with AA >= 0, BB >= 0 and AB² <= AA·BB, got {text!r}: no others are "
+            "the covariance of two estimates"
+        )
+    return [[values[0], values[1]], [values[1], values[2]]]
+
+
 def filter_from(kind: Kind, text: str) -> float:
     """The pole of the filter on the D part, which only a PID has."""
     pole = number("--derivative-filter", text)
@@ -89,12 +114,10 @@ _KINDS: tuple[Kind, ...] = ("p", "pi", "pid", "state")
 
 
 def gains_document(gains: AnyGains | None) -> dict[str, Any] | None:
-    from flyball.control.gains import FilteredGains, Gains
+    from flyball.control.gains import Gains
 
     if gains is None:
         return None
-    if isinstance(gains, FilteredGains):
-        return {**(gains_document(gains.inner) or {}), "averages": gains.averages, "filter_delay": gains.delay}
     if isinstance(gains, Gains):
         extra = {
             name: getattr(gains, name) for name in ("derivative_filter", "feed_forward") if getattr(gains, name)
@@ -193,14 +216,14 @@ def _flat(gains: dict[str, Any] | None) -> list[tuple[str, float]]:
 
 
 def draw(certificate: Certificate, path: Path) -> None:
-    """Draw the response to a step of the set point, and the poles with the unit circle."""
+    """Draw the response to a step, the poles with the unit circle, and the loop gain as Bode and Nyquist plots."""
     from flyball.control.polynomials import closed_loop
-    from flyball.control.verification.response import simulate_step
+    from flyball.control.verification.response import loop_gain, simulate_step
 
     loop = closed_loop(certificate.plant, certificate.gains.polynomials())
     samples = 15 if certificate.settling is None else int(min(400.0, max(12.0, 2.5 * certificate.settling)))
     output = simulate_step(loop.from_reference, loop.characteristic, samples)
-    figure, (response, plane) = new_figure(2, width_in=6.5, row_height_in=3.6)
+    figure, (response, plane, size, phase, curve) = new_figure(5, width_in=6.5, row_height_in=3.2)
     response.step(range(samples), output, where="post", color=ONE_STEP, label="output")
     response.axhline(1.0, color=MEASURED, linestyle="--", linewidth=1.0, label="setpoint")
     response.set(
@@ -208,7 +231,33 @@ def draw(certificate: Certificate, path: Path) -> None:
     )
     response.legend(frameon=False)
     _draw_poles(plane, certificate.poles)
+    _draw_bode(size, phase, *loop_gain(loop.numerator, loop.denominator))
+    _draw_nyquist(curve, loop_gain(loop.numerator, loop.denominator)[1])
     save_figure(figure, path)
+
+
+def _draw_bode(size: Axes, phase: Axes, frequencies: Array, gain: npt.NDArray[np.complex128]) -> None:
+    import numpy as np
+
+    size.loglog(frequencies, np.abs(gain), color=ONE_STEP)
+    size.axhline(1.0, color=MEASURED, linestyle="--", linewidth=1.0)
+    size.set(ylabel="|loop gain|", title="Bode plot of the loop gain")
+    phase.semilogx(frequencies, np.degrees(np.unwrap(np.angle(gain))), color=ONE_STEP)
+    phase.axhline(-180.0, color=MEASURED, linestyle="--", linewidth=1.0)
+    phase.set(xlabel="radians per sample", ylabel="phase in degrees")
+
+
+def _draw_nyquist(curve: Axes, gain: npt.NDArray[np.complex128]) -> None:
+    import numpy as np
+
+    near = gain[np.abs(gain) < 4.0]  # an integrator's far end would shrink all that matters
+    curve.plot(near.real, near.imag, color=ONE_STEP)
+    curve.plot(near.real, -near.imag, color=ONE_STEP, linestyle=":")
+    angles = np.linspace(0.0, math.tau, 201)
+    curve.plot(np.cos(angles), np.sin(angles), color=MEASURED, linewidth=1.0)
+    curve.plot([-1.0], [0.0], "+", color=FREE_RUN, markersize=12, label="−1")
+    curve.set(xlabel="real", ylabel="imaginary", title="Nyquist plot of the loop gain", aspect="equal")
+    curve.legend(frameon=False)
 
 
 def _draw_poles(plane: Axes, poles: Sequence[complex]) -> None:

@@ -11,8 +11,10 @@ from flyball.cli.certificate import (
     AOption,
     BOption,
     ControllerOption,
+    CovarianceOption,
     DelayOption,
     FilterOption,
+    covariance_from,
     document,
     draw,
     filter_from,
@@ -43,6 +45,7 @@ def command(
     ] = None,
     feed_forward: Annotated[bool, typer.Option("--feed-forward", help="Add static feed-forward.")] = False,
     derivative_filter: FilterOption = "0",
+    covariance: CovarianceOption = None,
     allow_fragile: Annotated[bool, typer.Option("--allow-fragile", help="Accept a fragile design.")] = False,
     plot: PlotOption = None,
     json: JsonOption = False,
@@ -60,6 +63,7 @@ def command(
     filter_pole = filter_from(kind, derivative_filter)
     if pole_list is None and settling_samples is None:
         raise InvalidValue("a specification is needed: --poles, or --settling K with --overshoot F")
+    matrix = None if covariance is None else covariance_from(covariance)
     check_plot_path(plot)
     from flyball.control.design.design import FragileDesign, UnstableDesign, design
 
@@ -73,6 +77,7 @@ def command(
             feed_forward=feed_forward,
             derivative_filter=filter_pole,
             allow_fragile=allow_fragile,
+            covariance=matrix,
         )
     except (FragileDesign, UnstableDesign) as refused:
         _refuse(refused, json)

@@ -11,8 +11,10 @@ from flyball.cli.certificate import (
     AOption,
     BOption,
     ControllerOption,
+    CovarianceOption,
     DelayOption,
     FilterOption,
+    covariance_from,
     document,
     draw,
     filter_from,
@@ -48,12 +50,7 @@ def command(
         str | None, typer.Option(metavar="K1,…", help="State feedback: gains on u(k−1), u(k−2), …")
     ] = None,
     derivative_filter: FilterOption = "0",
-    covariance: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AA,AB,BB", help="Variance of a, covariance, variance of b; verify all models in that region."
-        ),
-    ] = None,
+    covariance: CovarianceOption = None,
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -66,7 +63,7 @@ def command(
     gains = _gains(
         kind_from(controller), {name: text for name, text in given.items() if text is not None}, derivative_filter
     )
-    matrix = None if covariance is None else _covariance(covariance)
+    matrix = None if covariance is None else covariance_from(covariance)
     check_plot_path(plot)
     from flyball.control.design.nearest import suggest
     from flyball.control.verification.verify import verify
@@ -99,16 +96,3 @@ def _gains(kind: Kind, given: dict[str, str], derivative_filter: str) -> AnyGain
         return StateGains(number("--ki", given["ki"]), numbers("--ky", given["ky"]), ku)
     values = [number(f"--{name}", given[name]) for name in _NEEDS[kind]]
     return Gains.of(values, filter_pole)
-
-
-def _covariance(text: str) -> list[list[float]]:
-    values = numbers("--covariance", text)
-    if len(values) != 3:
-        raise InvalidValue(f"--covariance must be three numbers AA,AB,BB, got {text!r}")
-    variance_a, covariance, variance_b = values
-    if variance_a < 0 or variance_b < 0 or covariance**2 > variance_a * variance_b:
-        raise InvalidValue(
-            f"--covariance must be AA,AB,BB with AA >= 0, BB >= 0 and AB² <= AA·BB, got {text!r}: no others are "
-            "the covariance of two estimates"
-        )
-    return [[values[0], values[1]], [values[1], values[2]]]

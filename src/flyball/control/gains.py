@@ -183,7 +183,7 @@ class FilteredGains:
         )
 
 
-AnyGains: TypeAlias = Gains | StateGains | FilteredGains
+AnyGains: TypeAlias = Gains | StateGains
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,9 @@ def check_before_acting(
     """Refuse an unstable loop, and a fragile one unless `allow_fragile` permits it."""
     found = verify_controller(model, controller)
     if found.verdict == "unstable" or (found.verdict == "fragile" and not allow_fragile):
-        nearest = suggest(model, found.certificates[0].gains) if len(found.certificates) == 1 else None
+        # The search for other gains knows neither filters nor schedules.
+        alone = len(found.certificates) == 1 and not hasattr(controller, "inner")
+        nearest = suggest(model, found.certificates[0].gains) if alone else None
         offer = f"; the nearest gains that pass: {nearest}" if nearest else ""
         allow = " (allow_fragile=True lets it act)" if found.verdict == "fragile" else ""
         raise InvalidValue(f"loop {name!r} with {controller} is {found.verdict}: {found.reason}{allow}{offer}")

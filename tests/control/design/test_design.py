@@ -153,6 +153,8 @@ def test_what_design_returns_verify_accepts(
     assert again.verdict == "accepted"
     assert again.settling is not None
     assert again.settling <= settling + min(0.5, 0.08 * settling) + 1e-9
+    assert again.settling_step is not None
+    assert again.settling_step <= settling + min(0.5, 0.08 * settling) + 1e-9 or "step" in found.note
     assert again.overshoot is not None
     assert again.overshoot <= overshoot + 0.005 or found.note
     assert again.poles == found.poles
@@ -206,3 +208,43 @@ def test_an_invalid_specification_is_one_sentence(arguments: dict[str, object], 
 def test_a_plant_without_effect_is_refused() -> None:
     with pytest.raises(InvalidValue, match="no effect"):
         design(first_order(0.5, 0.0), "pi", settling=5)
+
+
+def test_a_step_that_settles_later_than_its_poles_is_said() -> None:
+    """A triple pole at 0.476 decays by sample 5 alone, and the step needs longer."""
+    found = design(FLOW_LATE, "state", settling=5, overshoot=0.1)
+    assert found.certificate.settling_step is not None
+    assert found.certificate.settling_step > 6
+    assert f"settles in {found.certificate.settling_step}" in found.note
+    slower = design(FLOW_LATE, "state", settling=10, overshoot=0.1)
+    assert slower.certificate.settling_step is not None
+    assert slower.certificate.settling_step <= 10
+    assert slower.note == ""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_design_for_an_uncertain_model_is_stable_on_the_models_it_allows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = float(rng.uniform(0.3, 0.9)), float(rng.uniform(0.5, 5.0))
+    covariance = np.diag([0.04 * rng.uniform(0.1, 1.0), (0.3 * b * rng.uniform(0.1, 1.0)) ** 2])
+    try:
+        found = design(first_order(a, b), "pi", settling=20, overshoot=0.1, covariance=covariance)
+    except FragileDesign as refused:
+        assert "confidence region" in str(refused)  # noqa: PT017
+        return
+    assert found.certificate.robustness is not None
+    assert found.certificate.robustness.stable_fraction == 1.0
+    for _ in range(200):
+        angle, size = rng.uniform(0.0, 2.0 * np.pi), 2.4477 * np.sqrt(rng.random())  # within the 95 % ellipse
+        plant = first_order(
+            a + size * np.cos(angle) * np.sqrt(covariance[0, 0]),
+            b + size * np.sin(angle) * np.sqrt(covariance[1, 1]),
+        )
+        assert verify(plant, found.gains).verdict != "unstable", f"seed {seed}: {plant}"
+
+
+def test_a_specification_that_an_uncertain_model_does_not_bear_is_refused_with_the_reason() -> None:
+    plant = first_order(0.26, 59.73)
+    assert design(plant, "pi", settling=4).certificate.accepted
+    with pytest.raises(FragileDesign, match="confidence region"):
+        design(plant, "pi", settling=4, covariance=[[0.2, 0.0], [0.0, 900.0]])

@@ -68,7 +68,7 @@ def test_a_filter_can_make_an_accepted_loop_unstable() -> None:
 @pytest.mark.parametrize(
     "controller",
     [
-        PiFf(**PRINTED),
+        PiFf(kp=-0.00614, ki=0.02168),
         PiFf(-0.00614, 0.02168, 1.0, (1.0,)),
         GainScheduled((Region(0.0, **PRINTED),)),
         GainScheduled((Region(0.0, -0.0036, -0.0014), Region(500.0, **PRINTED))),

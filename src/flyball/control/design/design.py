@@ -13,11 +13,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from flyball.control.design.explanations import NAMES, fragile_offer, refusal
 from flyball.control.design.nearest import suggest
 from flyball.control.design.placement import place_poles
-from flyball.control.design.specification import Specification, Task, candidates, overshoots, second_best, settles
-from flyball.control.gains import AnyGains, FilteredGains, Kind, StateGains
+from flyball.control.design.specification import (
+    Specification,
+    Task,
+    candidates,
+    overshoots,
+    second_best,
+    settles,
+    step_is_late,
+)
+from flyball.control.gains import AnyGains, Kind, StateGains
 from flyball.control.models import Arx
 from flyball.control.verification.verify import Certificate
 from flyball.errors import FlyballError, InvalidValue
@@ -75,8 +86,12 @@ def design(
     feed_forward: bool = False,
     derivative_filter: float = 0.0,
     allow_fragile: bool = False,
+    covariance: npt.ArrayLike | None = None,
+    confidence: float = 0.95,
 ) -> Design:
     """Design a controller from `poles`, or from `settling` and `overshoot` (default 0.1).
+
+    With the `covariance` of the model's a and b, it is to be stable on every model of the confidence region.
 
     `feed_forward` adds the static term r/gain of the plant to P, PI or PID: the command that would be right if the
     model were perfect, so that the feedback has only to trim what it misses.
@@ -90,7 +105,14 @@ def design(
         raise InvalidValue(f"controller must be p, pi, pid or state, got {controller!r}")
     if not any(plant.b):
         raise InvalidValue("the command has no effect on this plant (b = 0): there is nothing to design")
-    task = Task(plant, controller, derivative_filter, _feed_forward(plant, controller, feed_forward))
+    task = Task(
+        plant,
+        controller,
+        derivative_filter,
+        _feed_forward(plant, controller, feed_forward),
+        None if covariance is None else np.asarray(covariance, dtype=float),
+        confidence,
+    )
     if poles is not None:
         if settling is not None or overshoot is not None:
             raise InvalidValue("a specification has either poles or settling and overshoot, got both")
@@ -120,7 +142,7 @@ def _by_poles(task: Task, poles: list[complex], allow_fragile: bool) -> Design:
     certificate = task.check(gains)
     if certificate.accepted or (certificate.verdict == "fragile" and allow_fragile):
         return _result(task, certificate, Specification(poles=tuple(poles)))
-    nearest = suggest(task.plant, certificate.gains)
+    nearest = suggest(task.plant, certificate.gains, covariance=task.covariance, confidence=task.confidence)
     offer = f"; the nearest gains that pass: {show(nearest)}" if nearest else ""
     if certificate.verdict == "unstable":
         raise UnstableDesign(
@@ -141,11 +163,12 @@ def _by_settling(task: Task, settling: float, overshoot: float, allow_fragile: b
             f" sample{'s'[: dead > 1]}, so none settles in {settling:g}"
         )
     specification = Specification(settling=settling, overshoot=overshoot)
-    # The first that is accepted and within the overshoot wins; else the accepted one with the least overshoot;
-    # else a fragile one.
+    # The first that is accepted, within the overshoot, and whose step settles in time wins; else the accepted one
+    # within the overshoot whose step is earliest, or with the least overshoot; else a fragile one.
     rest: list[Certificate] = []
     for certificate in map(task.check, candidates(task, settling, overshoot)):
-        if certificate.accepted and settles(certificate, settling) and not overshoots(certificate, overshoot):
+        good = certificate.accepted and settles(certificate, settling) and not overshoots(certificate, overshoot)
+        if good and not step_is_late(certificate, settling):
             return _result(task, certificate, specification)
         rest.append(certificate)
     for certificate in map(task.check, second_best(task, settling)):
@@ -155,7 +178,9 @@ def _by_settling(task: Task, settling: float, overshoot: float, allow_fragile: b
     rest = [certificate for certificate in rest if settles(certificate, settling)]
     accepted = [certificate for certificate in rest if certificate.accepted]
     if accepted:
-        return _result(task, min(accepted, key=_overshoot), specification)
+        within = [one for one in accepted if not overshoots(one, overshoot)]
+        best = min(within, key=_step) if within else min(accepted, key=_overshoot)
+        return _result(task, best, specification)
     if not rest:
         raise ImpossibleSpecification(refusal(task, settling, overshoot))
     fragile = min(rest, key=_peak)
@@ -170,6 +195,10 @@ def _by_settling(task: Task, settling: float, overshoot: float, allow_fragile: b
 
 def _overshoot(certificate: Certificate) -> float:
     return math.inf if certificate.overshoot is None else certificate.overshoot
+
+
+def _step(certificate: Certificate) -> float:
+    return math.inf if certificate.settling_step is None else certificate.settling_step
 
 
 def _peak(certificate: Certificate) -> float:
@@ -188,6 +217,13 @@ def _result(task: Task, certificate: Certificate, specification: Specification) 
             f"{certificate.overshoot:.0%}, for {NAMES[task.controller]} acts on it at once; "
             "raise the set point slowly, or use state feedback"
         )
+    if specification.settling is not None and step_is_late(certificate, specification.settling):
+        late = "later than simulated" if certificate.settling_step is None else f"in {certificate.settling_step}"
+        lateness = (
+            f"the poles settle in {specification.settling:g} samples, but a step of the set point settles {late}: "
+            "nothing was found that is robust and quicker; specify a longer settling"
+        )
+        note = f"{note}; {lateness}" if note else lateness
     return Design(
         task.controller, certificate.gains, certificate.poles, task.plant, specification, certificate, note
     )
@@ -195,8 +231,6 @@ def _result(task: Task, certificate: Certificate, specification: Specification) 
 
 def show(gains: AnyGains) -> str:
     """Gains in one line, for messages."""
-    if isinstance(gains, FilteredGains):
-        return f"{show(gains.inner)}, filtered"
     if isinstance(gains, StateGains):
         lists = {"ky": gains.ky, "ku": gains.ku}
         return f"ki={gains.ki:.4g}, " + ", ".join(

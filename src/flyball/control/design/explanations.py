@@ -28,7 +28,7 @@ def refusal(task: Task, settling: float, overshoot: float) -> str:
 
 def fragile_offer(task: Task, settling: float, overshoot: float) -> str:
     """Explain a specification that only a fragile loop meets, with the nearest one that an accepted loop meets."""
-    limit = fastest(task, robust=True)
+    limit = fastest(task, robust=True) if task.covariance is None else _slower(task, settling, overshoot)
     offers = [] if limit is None else [f"an accepted one settles in {max(limit, math.ceil(settling)):g} samples"]
     other = _other_kind(task, settling, overshoot)
     return "; ".join([*offers, *([other] if other else []), "allow_fragile permits it"])
@@ -52,6 +52,17 @@ def _fastest_state(task: Task, robust: bool) -> float | None:
             certificate = task.check(gains)
             if settles(certificate, float(settling)) and (certificate.accepted or not robust):
                 return float(settling)
+    return None
+
+
+def _slower(task: Task, settling: float, overshoot: float) -> float | None:
+    """A longer settling that is accepted on the whole confidence region; the search knows none, so try a few."""
+    for factor in (1.5, 2.5, 5.0):
+        longer = float(math.ceil(factor * settling))
+        for gains in candidates(task, longer, overshoot):
+            certificate = task.check(gains)
+            if settles(certificate, longer) and certificate.accepted:
+                return longer
     return None
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from flyball.control.design.placement import pair_of, place_poles
 from flyball.control.design.search import Demand, GainSearch
-from flyball.control.gains import AnyGains, FilteredGains, StateGains
+from flyball.control.gains import AnyGains, StateGains
 from flyball.control.models import Arx
 from flyball.control.polynomials import closed_loop, radii
 from flyball.control.verification.verify import verify
@@ -37,8 +37,6 @@ def suggest(
     def passes(candidate: AnyGains) -> bool:
         return verify(plant, candidate, covariance=covariance, confidence=confidence).accepted
 
-    if isinstance(gains, FilteredGains):
-        return None  # the search knows no filters
     if isinstance(gains, StateGains):
         return _slower_state(plant, passes)
     if not any(plant.b):

@@ -23,6 +23,7 @@ from flyball.control.gains import Gains, basis
 from flyball.control.models import Array, Arx
 from flyball.control.polynomials import radii
 from flyball.control.verification.margins import GAIN_MARGIN, PHASE_MARGIN_DEG, SENSITIVITY_PEAK
+from flyball.control.verification.response import BAND
 
 _RESERVE = 1.02  # margins are sampled here: ask for a little more than will be judged
 # Points an axis, and of a long polynomial fewer: its roots cost the cube of its length.
@@ -31,7 +32,7 @@ _COARSE_GRID = {1: (161,), 2: (25, 21), 3: (13, 11, 9)}
 _LONG = 9
 _STARTS, _ROUNDS, _SHRINK = 5, 80, 0.75
 _COS, _SIN = math.cos(2.399963), math.sin(2.399963)
-_HORIZON = 240  # samples simulated for the overshoot
+_HORIZON, _LONGEST = 240, 1000  # samples simulated of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Judged:
     scaled: Array  # candidate gains times the size of b: comparable across plants
     radius: Array
     overshoot: Array
+    settling: Array  # of a step of the set point, in samples
     error: Array
     peak: Array
     lack: Array  # how much is missing to be accepted, 0 when nothing is
@@ -57,7 +59,8 @@ class Demand:
     radius: float = 1.0
     overshoot: float = math.inf
     robust: bool = True
-    measure_overshoot: bool = False  # for a preference that looks at it
+    measure_step: bool = False  # for a preference that looks at overshoot or settling of a step
+    settling: float = math.inf  # of a step, in samples
 
 
 class GainSearch:
@@ -189,6 +192,8 @@ class GainSearch:
         lack = np.maximum(0.0, judged.radius - demand.radius) + np.maximum(
             0.0, judged.overshoot - demand.overshoot
         )
+        if math.isfinite(demand.settling):
+            lack = lack + np.maximum(0.0, judged.settling / demand.settling - 1.0)
         lack = lack + (judged.lack if demand.robust else 0.0)
         liking = np.maximum(preference(judged), 0.0)
         scores[stable] = np.where(lack > 0.0, _UNSATISFIED + lack, liking / (1.0 + liking))
@@ -208,10 +213,10 @@ class GainSearch:
             lack += np.maximum(0.0, 1.0 - _phase_margin(loop) / wanted)
         reference = push + self._ahead
         final = reference.sum(axis=1) / characteristic.sum(axis=1)
-        overshoot = np.zeros(len(gains))
-        if demand.measure_overshoot or math.isfinite(demand.overshoot):
-            overshoot = _overshoot(reference, characteristic, final)
-        return Judged(gains, radius, overshoot, np.abs(1.0 - final), peak, lack)
+        overshoot, settling = np.zeros(len(gains)), np.zeros(len(gains))
+        if demand.measure_step or math.isfinite(demand.overshoot) or math.isfinite(demand.settling):
+            overshoot, settling = _step(reference, characteristic, final, _horizon(demand.settling))
+        return Judged(gains, radius, overshoot, settling, np.abs(1.0 - final), peak, lack)
 
 
 _UNSATISFIED = 1.0
@@ -242,17 +247,24 @@ def _phase_margin(loop: np.ndarray[tuple[int, ...], np.dtype[np.complex128]]) ->
     return np.asarray(margin.min(axis=1), dtype=float)
 
 
-def _overshoot(reference: Array, characteristic: Array, final: Array) -> Array:
-    """The highest relative excess of the step response, for all candidates at once."""
+def _horizon(settling: float) -> int:
+    """How many samples to simulate for a step that is to settle by then; beyond the longest, poles decide."""
+    return int(min(_LONGEST, max(_HORIZON, 1.5 * settling))) if math.isfinite(settling) else _HORIZON
+
+
+def _step(reference: Array, characteristic: Array, final: Array, horizon: int) -> tuple[Array, Array]:
+    """The highest relative excess of each step response, and from when on it stays within 2 %."""
     order = characteristic.shape[1] - 1
     monic = characteristic[:, 1:] / characteristic[:, :1]
     drive = np.cumsum(reference / characteristic[:, :1], axis=1)
     past = np.zeros((len(reference), order))
-    highest = np.zeros(len(reference))
+    highest, settled = np.zeros(len(reference)), np.zeros(len(reference))
     target = np.where(final == 0.0, 1.0, final)
-    for k in range(_HORIZON):
+    for k in range(horizon):
         y = drive[:, min(k, order)] - np.einsum("ij,ij->i", monic, past)
-        highest = np.maximum(highest, y / target)
+        relative = y / target
+        highest = np.maximum(highest, relative)
+        settled[np.abs(relative - 1.0) > BAND] = k + 1.0
         past[:, 1:] = past[:, :-1].copy()
         past[:, :1] = y[:, None]
-    return np.maximum(0.0, highest - 1.0)
+    return np.maximum(0.0, highest - 1.0), settled

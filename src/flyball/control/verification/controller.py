@@ -20,7 +20,7 @@ from flyball.control.controllers.pi import Pi
 from flyball.control.controllers.pi_ff import PiFf
 from flyball.control.controllers.pid import Pid
 from flyball.control.controllers.state_feedback import StateFeedback
-from flyball.control.gains import AnyGains, FilteredGains, Gains, StateGains
+from flyball.control.gains import Gains, StateGains
 from flyball.control.models import Arx
 from flyball.control.verification.switching import judge_switching
 from flyball.control.verification.verify import Certificate, Verdict, verify
@@ -75,8 +75,9 @@ def verify_controller(
     poles = tuple(keep for keep in averages if keep)
     certificates = []
     for gains in schedule:
-        whole: AnyGains = FilteredGains(gains, poles, delay) if poles or delay else gains
-        certificate = verify(plant, whole, covariance=covariance, confidence=confidence)
+        certificate = verify(
+            plant, gains, covariance=covariance, confidence=confidence, averages=poles, filter_delay=delay
+        )
         certificates.append(replace(certificate, method="linearised") if linearised else certificate)
     order: tuple[Verdict, ...] = ("unstable", "fragile", "accepted")
     certificates.sort(key=lambda certificate: order.index(certificate.verdict))

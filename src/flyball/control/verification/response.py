@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from scipy.linalg import solve_banded
 
 from flyball.control.models import Array
@@ -66,3 +67,18 @@ def step_response(numerator: Array, characteristic: Array, radius: float) -> Ste
     settled = int(outside[-1]) + 1 if outside.size else 0
     overshoot = float(max(0.0, relative.max() - 1.0))
     return StepResponse(settled if settled < samples else None, overshoot if overshoot > 1e-9 else 0.0, error)
+
+
+def loop_gain(numerator: Array, denominator: Array) -> tuple[Array, npt.NDArray[np.complex128]]:
+    """Frequencies from 0.001 to π radians a sample, and the loop gain there, but for those where it is infinite.
+
+    >>> frequencies, gain = loop_gain(np.array([0.5]), np.array([1.0, -0.5]))
+    >>> round(float(frequencies[-1]), 3), complex(gain[-1].round(3))
+    (3.142, (-0.333-0j))
+    """
+    frequencies = np.geomspace(1e-3, math.pi, 600)
+    z = np.exp(1j * frequencies)
+    below = np.polyval(denominator, z)
+    finite = np.abs(below) > 1e-12 * np.abs(denominator).sum()
+    gain = np.polyval(numerator, z[finite]) / below[finite]
+    return frequencies[finite], np.asarray(gain, dtype=np.complex128)

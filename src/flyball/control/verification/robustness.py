@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy.linalg import toeplitz
 from scipy.special import chdtri
 
-from flyball.control.gains import AnyGains
+from flyball.control.gains import AnyGains, FilteredGains
 from flyball.control.models import Array, Arx
 from flyball.control.polynomials import radii
 from flyball.errors import InvalidValue
@@ -37,7 +37,9 @@ class Robustness:
     worst_plant: Arx
 
 
-def robustness(plant: Arx, gains: AnyGains, covariance: npt.ArrayLike, confidence: float = 0.95) -> Robustness:
+def robustness(
+    plant: Arx, gains: AnyGains | FilteredGains, covariance: npt.ArrayLike, confidence: float = 0.95
+) -> Robustness:
     """Try the loop on the models of the confidence region; a covariance may carry the offset as its last row.
 
     >>> from flyball.control.gains import Gains

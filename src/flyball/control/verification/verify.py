@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from flyball.control.gains import AnyGains, Kind
+from flyball.control.gains import AnyGains, FilteredGains, Kind
 from flyball.control.models import Arx
 from flyball.control.polynomials import closed_loop
 from flyball.control.verification.jury import Jury, jury
@@ -72,8 +72,12 @@ def verify(
     *,
     covariance: npt.ArrayLike | None = None,
     confidence: float = 0.95,
+    averages: tuple[float, ...] = (),
+    filter_delay: int = 0,
 ) -> Certificate:
     """Judge gains on a plant; with the `covariance` of a and b, on the models of the confidence region, too.
+
+    `averages` are the poles of averages that the measurement passes first, `filter_delay` is a delay on its way.
 
     >>> from flyball.control.gains import Gains
     >>> from flyball.control.models import first_order
@@ -82,12 +86,13 @@ def verify(
     >>> print(verify(first_order(0.985, -134.0), Gains(-0.00614, 0.02168)).reason)
     a closed-loop pole lies at 4.03, outside the unit circle
     """
-    loop = closed_loop(plant, gains.polynomials())
+    whole = FilteredGains(gains, averages, filter_delay) if averages or filter_delay else gains
+    loop = closed_loop(plant, whole.polynomials())
     poles = np.roots(loop.characteristic).astype(complex)
     radius = float(np.abs(poles).max(initial=0.0))
     test = jury(loop.characteristic.tolist())
     stable = test.stable and radius < 1.0
-    region = None if covariance is None else robustness(plant, gains, covariance, confidence)
+    region = None if covariance is None else robustness(plant, whole, covariance, confidence)
     found = margins(loop.numerator, loop.denominator) if stable else None
     response = step_response(loop.from_reference, loop.characteristic, radius) if stable else None
     if found is None:
