@@ -87,7 +87,8 @@ class KafkaLogReader:
         try:
             last_record_s = time.monotonic()
             while time.monotonic() - last_record_s < _RECORD_TIMEOUT_S:
-                records: list[Any] = consumer.consume(_AT_ONCE, _POLL_S)
+                # The client waits until it has as many, so ask for no more than there are.
+                records: list[Any] = consumer.consume(min(_AT_ONCE, stop - start), _POLL_S)
                 if not records:
                     continue
                 last_record_s = time.monotonic()
@@ -97,6 +98,7 @@ class KafkaLogReader:
                     # Compaction may have removed the records before `stop`: one past it shows the end as well.
                     good, ended = [record for record in good if record.offset() < stop], True
                 if good:
+                    start = good[-1].offset() + 1
                     yield good
                 if ended:
                     return

@@ -99,8 +99,9 @@ class SequencedSender(KafkaSender):
             if self._stored_numbers is None:
                 await self._drain()
                 last = await asyncio.to_thread(self._stored.last)
-                if last is None:
-                    self._stored_numbers, self._known_from, self._confirmed_through = set(), 0, -1
+                # What is above is not stored, so sending there needs no other look.
+                self._known_from = 0 if last is None else last + 1
+                self._stored_numbers, self._confirmed_through = set(), self._known_from - 1
                 return last
             last = max(self._confirmed_through, *self._stored_numbers, -1)
             return None if last < 0 else last

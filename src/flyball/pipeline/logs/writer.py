@@ -14,10 +14,9 @@ from flyball.brokers import Broker, Message, Sender, connect
 from flyball.brokers.port import BrokerError, is_permanent, may_pass
 from flyball.errors import FlyballError
 from flyball.loop_thread import LoopThread
+from flyball.pipeline.policy.appending import ROWS_PER_BATCH
 
 T = TypeVar("T")
-
-_ROWS_PER_BATCH = 2**32
 
 
 class SinkFailed(FlyballError, RuntimeError):
@@ -65,7 +64,7 @@ class LogSinks:
         """Append the rows of a batch; repeating the call changes nothing."""
         if not bodies:
             return
-        first = batch * _ROWS_PER_BATCH
+        first = batch * ROWS_PER_BATCH
         messages = [Message(body, id=f"{producer}-{first + row}") for row, body in enumerate(bodies)]
         results = self._run(self._senders[log, producer].send_batch(messages, sequence=first))
         failed = next((result.error for result in results if result.error is not None), None)

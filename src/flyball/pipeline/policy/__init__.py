@@ -6,6 +6,7 @@
     combining   whose results the combiner takes next, how far event time is settled, whom it stops waiting for
     feeding     the same for pipelines that write the input of another
     failures    what is worth another try, and when
+    appending   names and numbers of rows that Spark may write more than once
 
 The acting files observe, call this package and carry out; the twin runs it as it is.
 """

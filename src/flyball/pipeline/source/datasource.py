@@ -40,7 +40,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -53,6 +60,7 @@ from flyball.control.controllers.pi import Pi
 from flyball.errors import InvalidValue
 from flyball.pipeline.policy import FlowControl
 from flyball.pipeline.policy.event_time import TimeLimits
+from flyball.pipeline.policy.positions import Gap
 from flyball.pipeline.run.failure_codes import coded_failures
 from flyball.pipeline.source.complete_read import LossPolicy, read_complete
 from flyball.pipeline.source.lane_options import LaneOptions
@@ -85,7 +93,10 @@ _ENTRIES_AT_ONCE = 64
 
 
 class FlyballSource(DataSource):
-    """Registered as "flyball"; checks its options before Spark plans anything."""
+    """Registered as "flyball": the stream reader here, the batch reader beside it, and the sink in `writer/`.
+
+    Options are checked before Spark plans anything.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -96,6 +107,21 @@ class FlyballSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 (Spark's names)
         return LogStreamReader(dict(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's name)
+        from flyball.pipeline.source.batch_reader import LogBatchReader
+
+        return LogBatchReader(dict(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
+        from flyball.pipeline.writer.sink import StreamSink
+
+        return StreamSink(dict(self.options), schema, overwrite)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from flyball.pipeline.writer.sink import BatchSink
+
+        return BatchSink(dict(self.options), schema, overwrite)
 
 
 def _required(options: Any, name: str) -> str:
@@ -255,6 +281,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         rows = [{"_kind": END, "_body": end.to_json()} for end in ends]
         return pa.RecordBatch.from_pylist(rows, schema=self._columns.row_schema())
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """The first offset of each partition of the log, and the one its next record will get."""
+        return self._readers.bounds(self._log)
+
+    def report_loss(self, gap: Gap) -> None:
+        """An error, or a warning, as `fail_on_data_loss` says."""
+        self._loss.report([gap])
 
     def _whole_log(self) -> WholeLog:
         if not isinstance(self._plan, WholeLog):
