@@ -68,7 +68,13 @@ class SinkReaders:
         self.hand_overs = HandOvers(self.hand_overs.clean + bool(done), self.hand_overs.forced + (not done))
         return bool(done)
 
-    async def follow(self, grants: Mapping[Queue, int]) -> None:
+    async def pass_on(self, queue: Queue, deadline_s: float) -> bool:
+        return await self.release(queue, deadline_s)
+
+    async def stand_by(self) -> None:
+        raise NotImplementedError
+
+    async def release_all(self, deadline_s: float) -> None:
         raise NotImplementedError
 
     def loads(self) -> Mapping[Queue, QueueLoad]:

@@ -194,16 +194,13 @@ def test_where_the_broker_switches_members_follow_priorities(store_url: str) -> 
         group = TrialGroup(store_url)
         await group.start("m1", switches=True)
         await group.start("m2", switches=True)
-        readers = group.readers
-
-        def shared() -> bool:
-            newest = [set(readers[name].followed[-1]) if readers[name].followed else set() for name in readers]
-            return [len(queues) for queues in newest] == [3, 3] and not newest[0] & newest[1]
-
-        await until(shared)
+        await until(lambda: [len(readers.open) for readers in group.readers.values()] == [3, 3])
+        assert all(readers.stands_by for readers in group.readers.values())
+        generations = [set(readers.open.values()) for readers in group.readers.values()]
+        assert min(generations[1]) > max(generations[0])
         for member in group.members.values():
             await member.stop()
-        assert group.timeline.entries == []
+            assert member.owned == {}
 
     _run(work)
 

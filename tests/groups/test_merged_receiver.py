@@ -65,6 +65,21 @@ def test_the_window_is_shared() -> None:
     run(scenario())
 
 
+def test_what_went_back_before_it_was_handed_out_comes_again() -> None:
+    """As when a connection was lost while messages waited here, and nothing else is in flight."""
+
+    async def scenario() -> None:
+        async with merged([3], window=4) as (receiver, _):
+            source = receiver.source(("orders", 0))
+            assert source is not None
+            while len(source.buffer) < 3:
+                await asyncio.sleep(0.001)
+            await source.receiver.nack(*source.buffer)
+            assert sorted(each.message.body for each in await _receive(receiver, 3)) == [b"0", b"1", b"2"]
+
+    run(scenario())
+
+
 def test_no_queue_waits_for_a_busier_one() -> None:
     async def scenario() -> None:
         async with merged([5000, 40, 40], window=6) as (receiver, _):

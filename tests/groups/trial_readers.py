@@ -50,7 +50,7 @@ class TrialReaders:
         self.member, self.timeline, self.counts, self.drain_s = member, timeline, counts, drain_s
         self.switches = switches
         self.hand_overs = HandOvers()
-        self.followed: list[dict[Queue, int]] = []
+        self.stands_by = False
         self.failures = 0
         """Calls of `take` that will fail."""
         self._hurry: dict[Queue, asyncio.Event] = {}
@@ -87,8 +87,15 @@ class TrialReaders:
         self.hand_overs = HandOvers(self.hand_overs.clean + clean, self.hand_overs.forced + (not clean))
         return clean
 
-    async def follow(self, grants: Mapping[Queue, int]) -> None:
-        self.followed.append(dict(grants))
+    async def pass_on(self, queue: Queue, deadline_s: float) -> bool:
+        return await self.release(queue, deadline_s)
+
+    async def stand_by(self) -> None:
+        self.stands_by = True
+
+    async def release_all(self, deadline_s: float) -> None:
+        for queue in list(self.open):
+            await self.release(queue, deadline_s)
 
     def loads(self) -> Mapping[Queue, QueueLoad]:
         return {queue: QueueLoad(residence_p99_s=1.0) for queue in self.open}

@@ -163,8 +163,7 @@ class GroupMember:
                     )
                 )
             elif self._stopping.is_set():
-                self._queues.follow({})
-                if not self._queues.owned or not self.may_read:
+                if self._queues.leave() or not self.may_read:
                     await self._say_goodbye()
                     return
             elif outcome is not None:

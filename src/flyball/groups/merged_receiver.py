@@ -26,6 +26,7 @@ log = logging.getLogger("flyball.groups")
 
 _RETRY_S = 0.5
 _SHARING_S = 1.0
+_RETIRE_S = 1.0  # how often a receiver that ends looks whether its connection was lost
 _POLL_S = 0.005  # where no event says that the broker had the time to replace a message
 
 
@@ -40,6 +41,11 @@ class Source:
     received: int = 0
     """By the end of the last sharing of the window."""
 
+    @property
+    def settled(self) -> bool:
+        """Nothing that it brought has to be handled any more."""
+        return not self.buffer and not self.receiver.in_flight
+
 
 class MergedReceiver(GroupReceiver):
     """Many queues, each with a receiver of its own."""
@@ -47,6 +53,8 @@ class MergedReceiver(GroupReceiver):
     def __init__(self, window: int) -> None:
         super().__init__(window)
         self._sources: dict[Queue, Source] = {}
+        self._retired: list[Source] = []
+        self._closing: set[asyncio.Task[None]] = set()
         self._turns: deque[Source] = deque()
         self._arrived, self._room = asyncio.Event(), asyncio.Event()
         self._counts_round_trip = False
@@ -65,7 +73,7 @@ class MergedReceiver(GroupReceiver):
 
     @property
     def parked(self) -> int:
-        return sum(source.receiver.parked + len(source.buffer) for source in self._sources.values())
+        return sum(source.receiver.parked + len(source.buffer) for source in self._turns)
 
     @property
     def round_trip_s(self) -> float:
@@ -78,7 +86,15 @@ class MergedReceiver(GroupReceiver):
         return any(counted)
 
     def add(self, queue: Queue, receiver: Receiver) -> Source:
-        """Read a queue from now on."""
+        """Read a queue from now on. A receiver that it had before brings no more, and is closed when all that it
+        brought is settled: it is for the broker to see that the new one brings nothing until then.
+        """
+        before = self._sources.get(queue)
+        if before is not None:
+            self._retired.append(before)
+            task = asyncio.create_task(self._retire(before))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
         source = self._sources[queue] = Source(queue, receiver)
         self._turns.append(source)
         self._meters.setdefault(queue, QueueMeter(time.monotonic()))
@@ -89,6 +105,18 @@ class MergedReceiver(GroupReceiver):
         self._share()
         return source
 
+    async def _retire(self, source: Source) -> None:
+        await self._stop_pump(source)
+        self._arrived.set()
+        while source in self._retired and not await self.wait_until(
+            lambda: source.settled or source not in self._retired, lambda: time.monotonic() + _RETIRE_S
+        ):
+            pass
+        if source in self._retired:
+            self._retired.remove(source)
+            self._turns.remove(source)
+            await _close(source)
+
     def source(self, queue: Queue) -> Source | None:
         return self._sources.get(queue)
 
@@ -96,28 +124,38 @@ class MergedReceiver(GroupReceiver):
         """Take no more messages from a queue. What was not handed out goes back when the queue is removed, all at
         once and so in order; what may not go back is handed out as the window allows.
         """
+        await self._stop_pump(source)
+        self._arrived.set()
+
+    async def _stop_pump(self, source: Source) -> None:
         await _end(source.task)
         rest = await source.receiver.withdraw()
         mine = source.buffer if rest else _until_last_kept(source.buffer, source.receiver)
         source.buffer = deque([*mine, *rest])
-        self._arrived.set()
+
+    def _older(self, queue: Queue) -> list[Source]:
+        return [each for each in self._retired if each.queue == queue]
 
     def is_settled(self, source: Source) -> bool:
-        return not source.buffer and not self.in_flight_of(source.queue)
+        """Whether nothing of its queue is handed out, or has to be."""
+        waiting = any(each.buffer for each in (*self._older(source.queue), source))
+        return not waiting and not self.in_flight_of(source.queue)
 
     async def remove(self, source: Source) -> None:
         """Stop reading a queue; what is in flight goes back."""
         if self._sources.get(source.queue) is not source:
             return
         del self._sources[source.queue]
-        self._turns.remove(source)
-        await _end(source.task)
-        source.buffer.clear()
+        ended = [*self._older(source.queue), source]
+        for each in ended:
+            self._turns.remove(each)
+            if each is not source:
+                self._retired.remove(each)
         self._drop_flights(source.queue)
         self._meters.pop(source.queue, None)
         self._share()
-        with suppress(BrokerError):  # what it had goes back when the broker notices
-            await source.receiver.close()
+        for each in ended:
+            await _close(each)
 
     async def _pump(self, source: Source) -> None:
         """Receive from one queue. To cancel it loses nothing: receivers hand messages out without waiting."""
@@ -138,7 +176,8 @@ class MergedReceiver(GroupReceiver):
     def _limit(self) -> int:
         """How many messages a queue may bring now: its part of the free slots."""
         free = self._window - self.occupied
-        return 0 if free <= 0 else max(1, free // len(self._sources))
+        bringing = sum(1 for source in self._turns if source.buffer or source.receiver.parked)
+        return 0 if free <= 0 else max(1, free // max(1, bringing))
 
     async def receive(self, max_messages: int = 100, timeout_s: float | None = None) -> list[Delivery]:
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -170,6 +209,7 @@ class MergedReceiver(GroupReceiver):
             for source in waiting[: limit - len(deliveries)]:
                 if source.receiver.in_flight < len(source.buffer):
                     source.buffer.clear()  # the connection was lost: they come again
+                    self._room.set()
                 part = [source.buffer.popleft() for _ in range(min(each, len(source.buffer)))]
                 self._hand_out(source.queue, source.receiver, part)
                 deliveries += part
@@ -210,7 +250,7 @@ class MergedReceiver(GroupReceiver):
         sources = list(self._sources.values())
         await asyncio.gather(*(self.stop_taking(source) for source in sources))
         rest: list[Delivery] = []
-        for source in sources:
+        for source in list(self._turns):
             part = list(source.buffer)
             source.buffer.clear()
             self._hand_out(source.queue, source.receiver, part)
@@ -223,7 +263,15 @@ class MergedReceiver(GroupReceiver):
         self._closed = True
         await _end(self._sharing)
         await asyncio.gather(*(self.remove(source) for source in list(self._sources.values())))
+        await asyncio.gather(*self._closing)
         self._arrived.set()
+
+
+async def _close(source: Source) -> None:
+    await _end(source.task)
+    source.buffer.clear()
+    with suppress(BrokerError):  # what it had goes back when the broker notices
+        await source.receiver.close()
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

@@ -34,8 +34,8 @@ class OwnedQueues:
         self._granted: dict[Queue, int] = {}
         self._owned: dict[Queue, int] = {}
         self._tasks: dict[Queue, asyncio.Task[None]] = {}
-        self._following: asyncio.Task[None] | None = None
-        self._followed: dict[Queue, int] | None = None
+        self._standing_by: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
 
     @property
     def owned(self) -> dict[Queue, int]:
@@ -43,22 +43,40 @@ class OwnedQueues:
         return dict(self._owned)
 
     def follow(self, granted: Mapping[Queue, int]) -> None:
-        """Begin to take what was granted and to release what was not; it goes on in the background."""
-        if self._readers.switches:
-            self._switch(granted)
-            return
+        """Begin to take what was granted and to pass on what was not; it goes on in the background."""
+        if self._readers.switches and (self._standing_by is None or self._standing_by.done()):
+            self._standing_by = asyncio.create_task(self._stand_by())
         self._granted = dict(granted)
         for queue in self._granted.keys() | self._owned.keys():
             if queue not in self._tasks and self._granted.get(queue) != self._owned.get(queue):
                 task = self._tasks[queue] = asyncio.create_task(self._pursue(queue))
                 task.add_done_callback(partial(self._forget, queue))
 
+    def leave(self) -> bool:
+        """Begin to release everything, also what is only subscribed to; True when that is done."""
+        if not self._readers.switches:
+            self.follow({})
+            return not self._owned
+        if self._leaving is None:
+            self._granted = {}
+            self._leaving = asyncio.create_task(self._leave())
+        return self._leaving.done()
+
+    async def _leave(self) -> None:
+        for task in (*self._tasks.values(), *([self._standing_by] if self._standing_by is not None else [])):
+            task.cancel()
+        await asyncio.gather(*(self._release(queue) for queue in self._owned))
+        try:
+            await self._readers.release_all(self._release_timeout_s)
+        except Exception as error:  # noqa: BLE001 - a broker that is gone has taken its messages back
+            log.warning("queues were not released cleanly: %s", error)
+        self._changed()
+
     async def release_all(self, deadline_s: float | None = None) -> None:
         """Release everything and wait for it; `deadline_s`: at most so long, also for releases under way."""
-        if self._readers.switches:
-            self._owned.clear()  # the broker hands over when the consumers close
-            return
         self.follow({})
+        if self._readers.switches:
+            return  # nobody can read beside this member: there is no hurry
         if deadline_s is not None:
             # Those that wait for a longer time already are given the earlier deadline.
             await asyncio.gather(
@@ -69,7 +87,8 @@ class OwnedQueues:
 
     async def close(self) -> None:
         """Give up what is under way, and close the readers."""
-        tasks = [*self._tasks.values(), *([self._following] if self._following is not None else [])]
+        others = [task for task in (self._standing_by, self._leaving) if task is not None]
+        tasks = [*self._tasks.values(), *others]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -80,14 +99,7 @@ class OwnedQueues:
         delays = delays_s(ENDLESS)
         while (granted := self._granted.get(queue)) != self._owned.get(queue):
             if granted is None:
-                load = self._readers.loads().get(queue)
-                deadline_s = release_deadline_s(load, self._window(), self._release_timeout_s)
-                try:
-                    await self._readers.release(queue, deadline_s)
-                except Exception as error:  # noqa: BLE001 - a broker that is gone has taken its messages back
-                    log.warning("queue %s.%d was not released cleanly: %s", *queue, error)
-                del self._owned[queue]
-                self._changed()
+                await self._release(queue, pass_on=True)
                 continue
             before = self._owned.get(queue)
             self._owned[queue] = granted
@@ -96,28 +108,27 @@ class OwnedQueues:
             except Exception as error:  # noqa: BLE001 - the broker may be back soon; the queue stays ours
                 log.warning("queue %s.%d cannot be read, another attempt follows: %s", *queue, error)
                 if before is None:
-                    del self._owned[queue]
+                    self._owned.pop(queue, None)
                 else:
                     self._owned[queue] = before
                 await asyncio.sleep(next(delays))
             self._changed()
 
+    async def _release(self, queue: Queue, *, pass_on: bool = False) -> None:
+        load = self._readers.loads().get(queue)
+        deadline_s = release_deadline_s(load, self._window(), self._release_timeout_s)
+        try:
+            await (self._readers.pass_on if pass_on else self._readers.release)(queue, deadline_s)
+        except Exception as error:  # noqa: BLE001 - a broker that is gone has taken its messages back
+            log.warning("queue %s.%d was not released cleanly: %s", *queue, error)
+        self._owned.pop(queue, None)
+        self._changed()
+
     def _forget(self, queue: Queue, _: asyncio.Task[None]) -> None:
         del self._tasks[queue]
 
-    def _switch(self, granted: Mapping[Queue, int]) -> None:
-        self._granted = dict(granted)
-        if self._following is None or self._following.done():
-            self._following = asyncio.create_task(self._follow_newest())
-
-    async def _follow_newest(self) -> None:
-        delays = delays_s(ENDLESS)
-        while self._followed != self._granted:
-            granted = dict(self._granted)
-            try:
-                await self._readers.follow(granted)
-                self._followed, self._owned = granted, dict(granted)
-            except Exception as error:  # noqa: BLE001 - the broker may be back soon, and reads go on meanwhile
-                log.warning("priorities cannot be set, another attempt follows: %s", error)
-                await asyncio.sleep(next(delays))
-            self._changed()
+    async def _stand_by(self) -> None:
+        try:
+            await self._readers.stand_by()
+        except Exception as error:  # noqa: BLE001 - the broker may be back soon, and reads go on meanwhile
+            log.warning("the queues of others cannot be subscribed to, another attempt follows: %s", error)

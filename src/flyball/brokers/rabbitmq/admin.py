@@ -28,7 +28,7 @@ from flyball.brokers.rabbitmq.config import EXCHANGE, RabbitSettings
 from flyball.brokers.rabbitmq.connection import Link, OpenChannel
 from flyball.brokers.rabbitmq.errors import channel_error
 from flyball.brokers.rabbitmq.management import Management
-from flyball.brokers.rabbitmq.policy import DeliveryCounting, limits_by_default
+from flyball.brokers.rabbitmq.policy import DeliveryCounting, limits_by_default, switches_by_priority
 from flyball.errors import InvalidValue
 
 log = logging.getLogger("flyball.brokers")
@@ -49,11 +49,13 @@ class Route:
 class GroupQueue:
     """A queue that one member of a group reads at a time.
 
-    `single_active`: the broker sees to that, however many members subscribe.
+    `single_active`: the broker sees to that, however many members subscribe. `by_priority`: of those that have
+    subscribed the one with the highest priority reads; a new one gets its turn when all in flight is settled.
     """
 
     single_active: bool
     quorum: bool
+    by_priority: bool = False
 
 
 class RabbitAdmin:
@@ -95,7 +97,7 @@ class RabbitAdmin:
                 )
             except InvalidValue:
                 continue  # it exists with other arguments
-            return GroupQueue(single_active=True, quorum=kind == "quorum")
+            return self._group_queue(single_active=True, quorum=kind == "quorum")
         await self.bind_own_name(queue)
         single_active, quorum = await self._ask_single_active(queue)
         if not single_active:
@@ -104,7 +106,11 @@ class RabbitAdmin:
                 "instead of waiting for its turn: delete it when it is empty, and it is declared anew",
                 queue,
             )
-        return GroupQueue(single_active, quorum)
+        return self._group_queue(single_active, quorum)
+
+    def _group_queue(self, single_active: bool, quorum: bool) -> GroupQueue:
+        by_priority = single_active and quorum and switches_by_priority(self._link.server_version)
+        return GroupQueue(single_active, quorum, by_priority)
 
     async def _ask_single_active(self, queue: str) -> tuple[bool, bool]:
         """Whether a queue of other arguments has a single active consumer, and whether it is a quorum queue."""

@@ -109,13 +109,21 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
         """Make sure that a queue exists which one member of a group reads at a time."""
         return await self._admin.declare_group_queue(check_name(queue))
 
-    async def group_receiver(self, queue: str, kind: GroupQueue, *, window: int = 100) -> Receiver:
-        """The receiver of the member that reads the queue."""
-        return await self._receiver(queue, window, pattern=False, kind=kind)
+    async def group_receiver(
+        self, queue: str, kind: GroupQueue, *, window: int = 100, priority: int | None = None
+    ) -> RabbitReceiver:
+        """The receiver of the member that reads the queue, or of one that waits with a lower `priority`."""
+        return await self._receiver(queue, window, pattern=False, kind=kind, priority=priority)
 
     async def _receiver(
-        self, queue: str, window: int, *, pattern: bool, kind: GroupQueue | None = None
-    ) -> Receiver:
+        self,
+        queue: str,
+        window: int,
+        *,
+        pattern: bool,
+        kind: GroupQueue | None = None,
+        priority: int | None = None,
+    ) -> RabbitReceiver:
         receiver = RabbitReceiver(
             self._receiving,
             queue,
@@ -127,6 +135,7 @@ class RabbitMqBroker(BaseBroker[RabbitReceiver]):
             finished=self._settings.finished_ids(),
             sole=kind is not None,
             exclusive=kind is not None and not kind.single_active,
+            priority=priority,
         )
         try:
             await receiver.open()

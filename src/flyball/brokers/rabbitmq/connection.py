@@ -26,7 +26,13 @@ from flyball.brokers.core.tcp_progress import MOVED_BYTES, tcp_progress
 from flyball.brokers.port import BrokerError, Unreachable
 from flyball.brokers.rabbitmq.config import RabbitSettings
 from flyball.brokers.rabbitmq.errors import connection_error
-from flyball.brokers.rabbitmq.pika_internals import DeliveryConnection, socket_of, terminate, unsent_bytes
+from flyball.brokers.rabbitmq.pika_internals import (
+    DeliveryConnection,
+    close_with_consumers,
+    socket_of,
+    terminate,
+    unsent_bytes,
+)
 from flyball.futures import wait_at_most
 
 pika_logs.install()
@@ -89,7 +95,7 @@ class OpenChannel:
 
         self.on_close = closed
         with suppress(AMQPError, TimeoutError):
-            self.raw.close()
+            close_with_consumers(self.raw)
             await wait_at_most(done.wait(), _ANSWER_S)
 
 
@@ -278,7 +284,7 @@ class Link:
         """Close a channel in good order; at once where the server does not listen, and so would not answer."""
         if self.blocked:
             with suppress(AMQPError):
-                channel.raw.close()
+                close_with_consumers(channel.raw)
             return
         self.pending_answers += 1  # a server that does not answer this is frozen
         try:

@@ -56,6 +56,10 @@ class SwitchOwner(Protocol):
     def exclusive(self) -> bool:
         """Whether no other consumer may read the queue."""
 
+    @property
+    def consume_arguments(self) -> dict[str, Any] | None:
+        """What the broker is told besides the prefetch."""
+
     def fail(self, error: FlyballError) -> None:
         """Raise this error from the next `receive`."""
 
@@ -143,6 +147,7 @@ class ConsumerSwitch:
                 owner.on_message,
                 consumer_tag=self.consumer_tag,
                 exclusive=owner.exclusive,
+                arguments=owner.consume_arguments,
             )
             forget_cancelled(channel.raw, old)
 

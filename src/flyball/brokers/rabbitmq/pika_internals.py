@@ -141,3 +141,13 @@ def cancel_and_keep_deliveries(channel: Any, consumer_tag: str, callback: Callab
 def forget_cancelled(channel: Any, consumer_tag: str) -> None:
     """Remove a cancelled consumer, which pika remembers for as long as the channel lives."""
     channel._cancelled.discard(consumer_tag)
+
+
+def close_with_consumers(channel: Any) -> None:
+    """Close a channel without cancelling its consumers first, as the public `close` does.
+
+    A single active consumer that is cancelled has its successor at once, and what it had comes back after later
+    messages. If its channel just ends, all goes back first, in order.
+    """
+    channel._cancelled.update(channel._consumers)
+    channel.close()

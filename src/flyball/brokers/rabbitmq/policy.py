@@ -42,6 +42,15 @@ def limits_by_default(version: str) -> bool:
     >>> [limits_by_default(version) for version in ("3.10.8", "4.3.6", "")]
     [False, True, False]
     """
+    return _is_4_or_newer(version)
+
+
+def switches_by_priority(version: str) -> bool:
+    """Whether a quorum queue with a single active consumer passes to one that comes with a higher priority."""
+    return _is_4_or_newer(version)
+
+
+def _is_4_or_newer(version: str) -> bool:
     major = version.partition(".")[0]
     return major.isdecimal() and int(major) >= 4
 
@@ -134,6 +143,21 @@ def counted_prefetch(window: int, current: int, peak: int, limit: int | None) ->
     if window <= current <= (2 * peak if parks else peak):
         return current
     return min(window + (window // 4 if parks else 0), _MAX_PREFETCH)
+
+
+def fixed_prefetch(window: int, current: int = 0) -> int:
+    """The prefetch of a consumer that keeps it for life; if it differs from `current`, another should begin.
+
+    Consumers with a priority are not exchanged on their channel: the broker would pass the queue on.
+
+    >>> [fixed_prefetch(window, current) for window, current in ((8, 0), (9, 10), (11, 10), (2, 10))]
+    [10, 10, 22, 4]
+    """
+    if current == 0:
+        return min(window + window // 4, _MAX_PREFETCH) or 1
+    if window <= current <= 4 * max(window, 1):
+        return current
+    return min(2 * max(window, 1), _MAX_PREFETCH)
 
 
 def has_room(unacknowledged: int, prefetch: int, peak: int) -> bool:

@@ -17,6 +17,10 @@ where that would bring it within one of its limit.
 A queue of a group has one reader at a time (`sole`), so what is parked is lost to nobody. It stays and is handled
 before the queue has another reader: what goes back could come after later messages.
 
+With a `priority` the broker chooses among the readers that have subscribed. Then a consumer keeps its prefetch and
+is never cancelled, which would pass the queue on while messages are in flight here. It ends with its channel:
+then all that is not settled goes back at once, in order, and the next reader begins with it.
+
 `policy` makes these decisions, `consumer_switch` exchanges consumers at the broker.
 """
 
@@ -51,7 +55,8 @@ class RabbitReceiver(BaseReceiver):
     """See `port.Receiver`.
 
     `count_queue` asks for (messages ready, consumers) of the queue, `ask_counting` how it counts deliveries.
-    `sole`: nobody else reads the queue at the same time; `exclusive` lets the broker refuse others.
+    `sole`: nobody else reads the queue at the same time; `exclusive` lets the broker refuse others; `priority`:
+    it lets them wait until no reader of a higher one is there.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class RabbitReceiver(BaseReceiver):
         finished: FinishedIds | None,
         sole: bool = False,
         exclusive: bool = False,
+        priority: int | None = None,
     ) -> None:
         super().__init__(window)
         self._link = link
@@ -77,7 +83,8 @@ class RabbitReceiver(BaseReceiver):
         self._ask_counting = ask_counting
         self._counting = DeliveryCounting(counts=False)
         self._finished = finished
-        self._sole, self._exclusive = sole, exclusive
+        self._sole, self._exclusive, self.priority = sole, exclusive, priority
+        self.fixed_prefetch = None if priority is None else policy.fixed_prefetch(window)
         self._switch = ConsumerSwitch(self, queue, display_url)
         self._parked: deque[Delivery] = deque()
         self._foreign: set[int] = set()  # tags of messages whose ids other programs made
@@ -279,10 +286,16 @@ class RabbitReceiver(BaseReceiver):
         return self._exclusive
 
     @property
+    def consume_arguments(self) -> dict[str, Any] | None:
+        return None if self.priority is None else {"x-priority": self.priority}
+
+    @property
     def unacknowledged(self) -> int:
         return len(self._in_flight) + len(self._parked)
 
     def target_prefetch(self) -> int:
+        if self.fixed_prefetch is not None:
+            return self.fixed_prefetch
         return policy.target_prefetch(
             self._window,
             self._switch.prefetch,
@@ -293,7 +306,7 @@ class RabbitReceiver(BaseReceiver):
         )
 
     def make_room(self, prefetch: int) -> bool:
-        if not self._counting.counts:
+        if not self._counting.counts or self.fixed_prefetch is not None:
             return True
         self._return_parked(keep=max(self._peak, 1))
         return policy.has_room(self.unacknowledged, prefetch, self._peak)
@@ -410,12 +423,18 @@ class RabbitReceiver(BaseReceiver):
     def may_return(self, delivery: Delivery) -> bool:
         if self._sole:
             return False  # the next reader could overtake it: quorum queues take back what is returned late
+        return self._counts_little(delivery)
+
+    def _counts_little(self, delivery: Delivery) -> bool:
+        """Whether another delivery brings a message no nearer to its limit than it should."""
         known = self._counting.known or not self._counting.counts
         return known and policy.may_return(
             redelivered=delivery.redelivered, attempt=delivery.attempt, limit=self._counting.limit
         )
 
     async def withdraw(self) -> list[Delivery]:
+        if self.priority is not None:
+            return await self._withdraw_uncountable()
         await self._switch.stop_step()
         with suppress(AMQPError, TimeoutError):
             self._switch.send_deferred_acks()
@@ -425,5 +444,22 @@ class RabbitReceiver(BaseReceiver):
                 await self._stop_consuming()
         rest = list(self._parked)
         self._parked.clear()
+        return self._count_in_flight(rest)
+
+    async def _withdraw_uncountable(self) -> list[Delivery]:
+        """What is parked goes back when the channel closes, but for messages near their limit and those before.
+
+        The lowest priority is pushed aside by others. A consumer that ends then must have settled all that it has.
+        """
+        if self.priority == 0:
+            with suppress(AMQPError, TimeoutError):
+                # What the queue sent before may come after the first answer; it comes before the second.
+                await self._switch.measure_answer()
+                await self._switch.measure_answer()
+            return self._count_in_flight([self._parked.popleft() for _ in range(len(self._parked))])
+        last = max((at for at, each in enumerate(self._parked, 1) if not self._counts_little(each)), default=0)
+        return self._count_in_flight([self._parked.popleft() for _ in range(last)])
+
+    def _count_in_flight(self, rest: list[Delivery]) -> list[Delivery]:
         self._in_flight.update([(delivery.tag, delivery) for delivery in rest])
         return rest

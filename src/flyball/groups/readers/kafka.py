@@ -15,7 +15,7 @@ from functools import partial
 
 from flyball.brokers.kafka.assigned_receiver import AssignedReceiver
 from flyball.brokers.kafka.broker import KafkaBroker
-from flyball.brokers.port import Delivery, Start, Unsupported
+from flyball.brokers.port import Delivery, Start
 from flyball.errors import InvalidValue
 from flyball.groups.policy.group import Queue
 from flyball.groups.policy.reports import HandOvers, QueueLoad
@@ -180,8 +180,14 @@ class KafkaReaders:
         self._generations.pop(queue, None)
         return settled and stored
 
-    async def follow(self, grants: Mapping[Queue, int]) -> None:  # noqa: ARG002
-        raise Unsupported("Kafka does not hand partitions over by itself: take and release them one by one")
+    async def pass_on(self, queue: Queue, deadline_s: float) -> bool:
+        return await self.release(queue, deadline_s)
+
+    async def stand_by(self) -> None:
+        """Kafka hands nothing over by itself."""
+
+    async def release_all(self, deadline_s: float) -> None:
+        await asyncio.gather(*(self.release(queue, deadline_s) for queue in list(self._generations)))
 
     def loads(self) -> Mapping[Queue, QueueLoad]:
         return self.receiver.loads(self._generations)

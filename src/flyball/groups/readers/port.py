@@ -1,7 +1,7 @@
 """The interface between a member's session, which learns what it owns, and the readers that open and close queues.
 
-A session calls `take` and `release` for each queue that it gains or loses. Where the broker itself hands queues
-over (`switches`), it calls `follow` with all grants instead.
+A session calls `take` and `pass_on` for each queue that it gains or loses, and `release` at its end. Where the
+broker itself hands queues over (`switches`), the member also stands by for the queues of others.
 """
 
 from __future__ import annotations
@@ -41,8 +41,14 @@ class QueueReaders(Protocol):
         both: the member's session is about to expire.
         """
 
-    async def follow(self, grants: Mapping[Queue, int]) -> None:
-        """Where `switches`: subscribe to all queues of the topics, to those in `grants` with priority."""
+    async def pass_on(self, queue: Queue, deadline_s: float) -> bool:
+        """Release a queue that was granted to somebody else. Where `switches`: and stand by for it."""
+
+    async def stand_by(self) -> None:
+        """Where `switches`: subscribe to all queues, so that the broker has somebody if their reader is gone."""
+
+    async def release_all(self, deadline_s: float) -> None:
+        """Release every queue that is subscribed to, granted or not."""
 
     def loads(self) -> Mapping[Queue, QueueLoad]:
         """What was measured at each queue that is read."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from flyball.backoff import ENDLESS, delays_s
-from flyball.brokers.port import Broker, LoginRefused, Receiver, Unreachable, Unsupported
+from flyball.brokers.port import Broker, LoginRefused, Receiver, Unreachable
 from flyball.groups.merged_receiver import MergedReceiver, Source
 from flyball.groups.policy.group import Queue
 from flyball.groups.policy.reports import HandOvers, QueueLoad
@@ -22,7 +22,7 @@ from flyball.groups.readers.releases import Release, Releases
 log = logging.getLogger("flyball.groups")
 
 _STOP_S = 1.0  # how long the broker may take to stop sending, whatever the deadline
-_OPEN_S = 1.0  # how long `take` waits; a broker that is away is tried again in the background
+OPEN_S = 1.0  # how long `take` waits; a broker that is away is tried again in the background
 
 
 def queue_name(queue: Queue) -> str:
@@ -72,7 +72,7 @@ class TwoPhaseReaders:
         opening = self._openings.get(queue)
         if opening is None or opening.done():
             opening = self._openings[queue] = asyncio.create_task(self._open_in_time(queue))
-        await asyncio.wait((opening,), timeout=_OPEN_S)
+        await asyncio.wait((opening,), timeout=OPEN_S)
         if opening.done() and not opening.cancelled():
             opening.result()
 
@@ -115,8 +115,15 @@ class TwoPhaseReaders:
         await self.receiver.remove(source)
         return stopped and settled
 
-    async def follow(self, grants: Mapping[Queue, int]) -> None:  # noqa: ARG002
-        raise Unsupported("this broker does not hand queues over by itself: take and release them one by one")
+    async def pass_on(self, queue: Queue, deadline_s: float) -> bool:
+        return await self.release(queue, deadline_s)
+
+    async def stand_by(self) -> None:
+        """The broker hands nothing over by itself."""
+
+    async def release_all(self, deadline_s: float) -> None:
+        queues = self._openings.keys() | set(self.receiver.queues)
+        await asyncio.gather(*(self.release(queue, deadline_s) for queue in queues))
 
     def loads(self) -> Mapping[Queue, QueueLoad]:
         return self.receiver.loads(self.receiver.queues)
