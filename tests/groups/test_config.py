@@ -44,6 +44,16 @@ def test_topics_with_and_without_a_number_of_queues() -> None:
             {"session_timeout": 9},
             "group: there is no key session_timeout (here 9); did you mean session_timeout_s?",
         ),
+        ({"mode": "both"}, "group: mode = 'both': input should be 'broker' or 'client'"),
+        (
+            {"mode": "client"},
+            "group: strategy must need no assignment before, such as 'averagely', with mode 'client'",
+        ),
+        ({"views": {"loss": 0.1}}, "group: views are for mode 'client', got them with mode 'broker'"),
+        (
+            {"mode": "client", "strategy": "averagely", "views": {"loss": 1}},
+            "group: views.loss = 1: input should be less than 1",
+        ),
         ({"options": {"band": -1}}, "group: options.band = -1: input should be greater than or equal to 0"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flyball.brokers.port import Broker, Receiver, Start
 from flyball.brokers.url import BrokerUrl
+from flyball.groups.client_member import ClientMember
 from flyball.groups.config import GroupConfig
 from flyball.groups.member import GroupMember
 from flyball.groups.policy.reports import HandOvers
@@ -27,14 +28,15 @@ def member_url(url: str, config: GroupConfig) -> str:
 class Membership:
     """One member, from `open` until `leave`."""
 
-    def __init__(self, readers: ConsumerReaders, member: GroupMember) -> None:
+    def __init__(self, readers: ConsumerReaders, member: GroupMember | ClientMember) -> None:
         self._readers, self._member = readers, member
 
     @classmethod
     async def open(cls, broker: Broker, config: GroupConfig, *, window: int, start: Start) -> Membership:
         """Join the group. `start`: where it begins to read a log of which it has read nothing yet."""
         readers = open_readers(broker, config.name, config.store, window=window, start=start)
-        member = GroupMember(config, readers, window=lambda: max(1, readers.receiver.window))
+        kind = ClientMember if config.mode == "client" else GroupMember
+        member = kind(config, readers, window=lambda: max(1, readers.receiver.window))
         readers.receiver.may_hand_out = lambda: member.may_read
         try:
             await member.start()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 from pydantic import Field, PositiveFloat, StrictInt, StrictStr, ValidationError, field_validator, model_validator
 
 from flyball.errors import InvalidValue
+from flyball.groups.policy.client_mode import COORDINATED
 from flyball.groups.policy.consistent_hash import VIRTUAL_NODES
 from flyball.groups.policy.rules import GroupRules
 from flyball.loops.toml import describe_mistakes
@@ -48,6 +49,16 @@ class StrategyOptions(StrictModel):
     """by-config: the queues of this member, by topic; of several members that name a queue the first has it."""
 
 
+class ViewOptions(StrictModel):
+    """mode = "client": where members learn of each other, and how well."""
+
+    replicas: Annotated[StrictInt, Field(ge=1, le=100)] = 3
+    lag_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """How old what a replica shows is, in the mean: from nothing to twice that, each by its own lag."""
+    loss: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The share of heartbeats, notices and fetches that are lost."""
+
+
 class GroupConfig(StrictModel):
     """One member of a group: what it reads, and through which store the members agree.
 
@@ -56,6 +67,8 @@ class GroupConfig(StrictModel):
     "postgresql://user@host/database" on several. `member` is an id that stays the
     same over restarts: a member that returns within `session_timeout_s` has its queues again. Without one, every
     start is a new member. All members of a group should agree on everything but `member`, `rack` and `topics`.
+    `mode`: "broker": one coordinator grants queues. "client": every member computes its own from `views`, as
+    RocketMQ's clients do; queues may then be read twice or by nobody for a while.
     """
 
     name: Name
@@ -63,6 +76,8 @@ class GroupConfig(StrictModel):
     store: StrictStr
     strategy: Strategy = "sticky"
     options: StrategyOptions = StrategyOptions()
+    mode: Literal["broker", "client"] = "broker"
+    views: ViewOptions = ViewOptions()
     member: Name | None = None
     rack: Name | None = None
     heartbeat_s: Seconds = 1.0
@@ -107,6 +122,17 @@ class GroupConfig(StrictModel):
                 f"session_timeout_s must be >= 3 * heartbeat_s ({3 * self.heartbeat_s:g}), "
                 f"got {self.session_timeout_s:g}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> Self:
+        if self.mode == "client" and self.strategy in COORDINATED:
+            raise ValueError(
+                "strategy must need no assignment before, such as 'averagely', with mode 'client', "
+                f"got {self.strategy!r}"
+            )
+        if self.mode == "broker" and self.views != ViewOptions():
+            raise ValueError("views are for mode 'client', got them with mode 'broker'")
         return self
 
     @property

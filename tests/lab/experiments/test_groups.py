@@ -25,6 +25,17 @@ def test_groups_ownership(tmp_path: Path) -> None:
     assert faults["timeline"]["client"]["twice_s"] > 10.0
 
 
+def test_groups_modes(tmp_path: Path) -> None:
+    """Real processes: how long a queue is unread depends on the machine, that one member reads it does not."""
+    report = experiment.run("groups_modes", quick=True, seed=1, workdir=tmp_path)
+    path = experiment.write(report, "groups_modes", tmp_path, quick=True, seed=1)
+    assert (path.parent / "members.svg").stat().st_size > 1000
+    killed = report.data["kill"]
+    assert killed["broker"]["twice_s"] == 0.0
+    assert killed["broker"]["unowned_s"] > 0.0
+    assert killed["client"]["unowned_s"] > 0.0
+
+
 def test_groups_load(tmp_path: Path) -> None:
     found = _run("groups_load", tmp_path)
     assert found["moves an hour at low load"]["ours"] == 0.0

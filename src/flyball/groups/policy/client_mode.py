@@ -8,7 +8,7 @@ strategy that needs no assignment before. It takes and drops queues at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from flyball.errors import InvalidValue
@@ -51,12 +51,30 @@ def note_heartbeat(
 def forget_silent(replica: Replica, timeout_s: float, now_s: float) -> Replica:
     """The replica without members that were silent for `timeout_s`."""
     silent = {member for member, heard_s in replica.heard_s.items() if now_s - heard_s >= timeout_s}
-    if not silent:
+    return _without(replica, silent)
+
+
+def forget_member(replica: Replica, member: str) -> Replica:
+    """The replica without a member that said good-bye."""
+    return _without(replica, {member})
+
+
+def _without(replica: Replica, members: Set[str]) -> Replica:
+    if not members & replica.heard_s.keys():
         return replica
     return Replica(
-        replace(replica.view, members={m: s for m, s in replica.view.members.items() if m not in silent}),
-        {member: heard_s for member, heard_s in replica.heard_s.items() if member not in silent},
+        replace(replica.view, members={m: s for m, s in replica.view.members.items() if m not in members}),
+        {member: heard_s for member, heard_s in replica.heard_s.items() if member not in members},
     )
+
+
+def replica_lag_s(lag_s: float, number: int, count: int) -> float:
+    """How old what a replica shows is: from nothing to twice `lag_s`, each replica by its own lag.
+
+    >>> [replica_lag_s(1.0, number, 3) for number in range(3)], replica_lag_s(1.0, 0, 1)
+    ([0.0, 1.0, 2.0], 1.0)
+    """
+    return lag_s if count == 1 else 2.0 * lag_s * number / (count - 1)
 
 
 def choose_queues(view: View, member: str, rules: GroupRules) -> frozenset[Queue]:

@@ -2,8 +2,8 @@
 
 In client mode each member computes its queues from a view that it fetches from one of several replicas, as
 RocketMQ's clients do; in broker mode one coordinator grants and revokes them. Both run in the twin under the same
-faults. Broker mode has the decisions of the live coordinator; client mode is a policy for this comparison alone. A
-queue-second counts as owned twice when two members take messages from a queue, and as unowned when nobody does.
+faults, with the decisions of live members. A queue-second counts as owned twice when two members take messages
+from a queue, and as unowned when nobody does.
 """
 
 from __future__ import annotations
