@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from flyball.consumer.policy.controller import ControllerOption, guard_for, make_controller
 from flyball.consumer.policy.goals import (
+    LOW_QUANTILE,
     Capacity,
     ConsumerMeasurement,
     DepthReading,
@@ -62,6 +63,7 @@ class WindowMetrics:
         self._sampled_s: float | None = None
         self._sum_s = 0.0
         self._done_at_tick = 0
+        self._total_s, self._timed = 0.0, 0
         self._next_timed = 0
         self._stride = 1
         self._ticks = 0
@@ -95,6 +97,8 @@ class WindowMetrics:
         count, self._done_at_tick = self.done - self._done_at_tick, self.done
         if count:
             self._means_s.append(self._sum_s / count + round_trip_s)
+            self._total_s += self._sum_s + count * round_trip_s
+            self._timed += count
             self._sum_s = 0.0
 
     def add_depth(self, now_s: float, depth: float) -> None:
@@ -123,7 +127,10 @@ class WindowMetrics:
             self._handling.quantile(0.95),
             done / (now_s - since_s),
             self._publish_per_s,
+            self._handling.quantile(LOW_QUANTILE),
+            self._total_s / self._timed if self._timed else None,
         )
+        self._total_s, self._timed = 0.0, 0
         self._publish_per_s = None
         self._stride = max(1, done // _LEAST_TIMED)
         self._ticks = self._full = 0
@@ -156,6 +163,7 @@ class WindowLoop:
     ) -> None:
         self._goal, self._controller = goal, controller
         self._now, self._metric, self._pacing = now, metric, pacing
+        self._most = limits[1]
         self.metrics = WindowMetrics()
         self.measurement: ConsumerMeasurement | None = None
         self.residence_s: float | None = None
@@ -277,4 +285,4 @@ class WindowLoop:
         pacing = self._pacing
         if pacing == "bounded" and not (isinstance(self._goal, Rate) and isinstance(self.loop.controller, Little)):
             pacing = "off"  # a controller of the user's own has the window to itself
-        self._actuation = carry_out(self.window, pacing, self.residence_s, goal_per_s)
+        self._actuation = carry_out(self.window, pacing, self.residence_s, goal_per_s, self._most)

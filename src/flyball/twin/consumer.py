@@ -20,9 +20,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -32,85 +30,51 @@ from flyball.consumer.policy import (
     estimate_publish_rate,
     median_residence,
 )
+from flyball.consumer.policy.goals import LOW_QUANTILE
 from flyball.consumer.policy.pacing import Actuation, TokenBucket, count_tokens, take_token
+from flyball.consumer.policy.retry import RetryPolicy
 from flyball.control.models import Array
-from flyball.errors import InvalidValue, require
-from flyball.twin.workload import Workload
+from flyball.errors import require
+from flyball.twin.consumer_plant import ConsumerPlant, Draws, MessageQueue, at
 
-Changing: TypeAlias = float | Callable[[float], float]
-"""A number, or a function of the time in seconds."""
+__all__ = ["ConsumerPlant", "RunningConsumer", "staircase"]
 
-
-@dataclass(frozen=True)
-class ConsumerPlant:
-    """What the consumer is made of. The defaults are the prefetch paper's: 1 ms of business logic, about 60 msg/s
-    per slot.
-
-    `spread` is the standard deviation of a handling time as a part of its mean (gamma distributed), `jitter` that
-    of a round trip (a normal distribution cut off at half the mean). `wander` makes handling and round trip
-    together slower and faster from second to second, as a shared machine does: a log-normal factor of this
-    standard deviation, one value a second. `stalls_per_s` times a second the whole process stands still, for an
-    exponentially distributed time of mean `stall_s`: garbage collection, or a machine busy with others.
-    `publishers` None: the queue is never empty. `replacement_s` is how long a slot stays empty before its next
-    message, though messages wait: the embedded broker writes an acknowledgement and a claim for each.
-    """
-
-    round_trip_s: Changing = 0.0134
-    handling_s: Changing = 0.001
-    client_s: float = 0.0003
-    handlers: int = 16
-    spread: float = 0.2
-    jitter: float = 0.05
-    wander: float = 0.0
-    stalls_per_s: float = 0.0
-    stall_s: float = 0.3
-    publishers: Workload | None = None
-    replacement_s: Changing = 0.0
-
-    def __post_init__(self) -> None:
-        if self.handlers < 1:
-            raise InvalidValue(f"handlers of a consumer must be >= 1, got {self.handlers}")
-        for name in (
-            "round_trip_s",
-            "handling_s",
-            "client_s",
-            "spread",
-            "jitter",
-            "wander",
-            "stalls_per_s",
-            "stall_s",
-            "replacement_s",
-        ):
-            value = getattr(self, name)
-            if not callable(value) and not (math.isfinite(value) and value >= 0):
-                raise InvalidValue(f"ConsumerPlant.{name} must be a number >= 0, got {value}")
-
-    def residence_s(self, time_s: float = 0.0) -> float:
-        """Residence time of a message while nothing waits."""
-        empty_s = _at(self.replacement_s, time_s)
-        return _at(self.round_trip_s, time_s) + _at(self.handling_s, time_s) + self.client_s + empty_s
-
-    def capacity_per_s(self, time_s: float = 0.0) -> float:
-        """The rate that no window exceeds."""
-        handling = _at(self.handling_s, time_s)
-        by_handlers = self.handlers / handling if handling > 0 else math.inf
-        return min(by_handlers, 1.0 / self.client_s if self.client_s > 0 else math.inf)
+_RETRY = RetryPolicy()
+_REACTION_S = 2e-4
 
 
 class RunningConsumer:
-    """The plant in virtual time: an actuator (`set_window`) and a sensor (`look`)."""
+    """The plant in virtual time: an actuator (`set_window`) and a sensor (`measure`).
 
-    def __init__(self, plant: ConsumerPlant, environment: Any, rng: np.random.Generator) -> None:
+    `beside` is another consumer of the same queue; with `shares_handlers` both wait for the same handlers, as
+    programs do that use the same database.
+    """
+
+    def __init__(
+        self,
+        plant: ConsumerPlant,
+        environment: Any,
+        rng: np.random.Generator,
+        *,
+        beside: RunningConsumer | None = None,
+        shares_handlers: bool = False,
+    ) -> None:
         self.plant = plant
         self._environment = environment
-        self._queue = _Queue(plant.publishers, rng.spawn(1)[0])
-        self._random = _Draws(plant, rng)
+        queue_rng = rng.spawn(1)[0]
+        self._queue: MessageQueue = MessageQueue(plant, queue_rng) if beside is None else beside._queue
+        self._queue.readers += 1
+        self._reaction = queue_rng  # of several that wait for a message, any one may be the first
+        self._random = Draws(plant, rng)
         self._window = 0
         self._occupied = 0
         self._replacing = 0  # empty slots for which the broker was asked
         self._empty_s = 0.0  # how long one was empty, last
         self._client_free_s = 0.0
-        self._handler_free_s = [0.0] * plant.handlers
+        self._handler_free_s: list[float] = (
+            beside._handler_free_s if beside is not None and shares_handlers else [0.0] * plant.handlers
+        )
+        self._ready: deque[tuple[float, int]] = deque()  # their pause is over: when published, attempts
         self._alarm_s = math.inf
         self._actuation, self._bucket = Actuation(0.0), TokenBucket()
         self._awaits_token = False
@@ -122,6 +86,8 @@ class RunningConsumer:
             deque()
         )  # when handlers begin; in order, for they are first come, first served
         self._residences: list[float] = []
+        self._total_s = 0.0
+        self._lost_s = 0.0  # in slots, by attempts that failed
         self._tick_means_s: list[float] = []
         self._handlings: list[float] = []
         self._latencies: list[float] = []
@@ -171,16 +137,20 @@ class RunningConsumer:
             handling_p95_s=float(np.quantile(self._handlings, 0.95)) if self._handlings else None,
             done_per_s=self._done / dt if dt > 0 else None,
             publish_per_s=estimate_publish_rate(before, self._last_depth) if before and self._last_depth else None,
+            mean_residence_s=self._total_s / self._done if self._done else None,
+            handling_low_s=float(np.quantile(self._handlings, LOW_QUANTILE)) if self._handlings else None,
         )
-        self._done = 0
+        self._done, self._total_s = 0, 0.0
         self._since_s, self._full_s = now, 0.0
         self._tick_means_s, self._handlings, self._latencies = [], [], []
         return measurement
 
     def _end_tick(self) -> None:
         if self._residences:
-            self._tick_means_s.append(sum(self._residences) / len(self._residences) + self._empty_s)
-            self._residences = []
+            total_s = sum(self._residences) + self._lost_s
+            self._tick_means_s.append(total_s / len(self._residences) + self._empty_s)
+            self._total_s += total_s + len(self._residences) * self._empty_s
+            self._residences, self._lost_s = [], 0.0
 
     def _account(self) -> None:
         now = float(self._environment.now)
@@ -197,23 +167,56 @@ class RunningConsumer:
                 self._awaits_token = True
                 self._wake_at(now + take_token(self._bucket, now, pace, burst_s)[1])
                 return
-            published_s = self._queue.take(now)
-            if published_s is None:
-                self._wake_at(self._queue.next_s)
-                return
-            if pace is not None:
-                self._bucket, _ = take_token(self._bucket, now, pace, burst_s)
-            self._occupied += 1
-            self.most_occupied = max(self.most_occupied, self._occupied)
-            self._client_free_s = max(self._client_free_s, now) + self.plant.client_s
-            begins = self._random.awake_s(max(self._client_free_s, heapq.heappop(self._handler_free_s)))
+            attempts = 0
+            if self._ready:
+                published_s, attempts = self._ready.popleft()
+            else:
+                published = self._queue.take(now)
+                if published is None:
+                    reaction_s = _REACTION_S * self._reaction.random() if self._queue.readers > 1 else 0.0
+                    self._wake_at(self._queue.next_s(now) + reaction_s)
+                    return
+                published_s = published
+                if pace is not None:
+                    self._bucket, _ = take_token(self._bucket, now, pace, burst_s)
+            self._begin(now, published_s, attempts)
+
+    def _begin(self, now: float, published_s: float, attempts: int) -> None:
+        self._occupied += 1
+        self.most_occupied = max(self.most_occupied, self._occupied)
+        self._client_free_s = max(self._client_free_s, now) + self.plant.client_s
+        begins = self._random.awake_s(max(self._client_free_s, heapq.heappop(self._handler_free_s)))
+        ends = self._random.awake_s(begins + self._random.handling_s(begins))
+        heapq.heappush(self._handler_free_s, ends)
+        if not attempts:
             self._begins_s.append(begins)
-            ends = self._random.awake_s(begins + self._random.handling_s(begins))
-            heapq.heappush(self._handler_free_s, ends)
-            free = ends + self._random.round_trip_s(ends)
-            self._environment.timeout(free - now).callbacks.append(
-                lambda _, begin=now, ended=ends, published=published_s: self._freed(begin, ended, published)
+        if attempts or self._random.fails():
+            attempts += 1
+        if 0 < attempts <= _RETRY.retries:
+            self._environment.timeout(ends - now).callbacks.append(
+                lambda _, begin=now, published=published_s, made=attempts: self._failed(begin, published, made)
             )
+            return
+        free = ends + self._random.round_trip_s(ends)
+        if self.plant.outages:
+            free = self.plant.reachable_s(free)
+        self._environment.timeout(free - now).callbacks.append(
+            lambda _, begin=now, ended=ends, published=published_s: self._freed(begin, ended, published)
+        )
+
+    def _failed(self, taken_s: float, published_s: float, attempts: int) -> None:
+        """Leave the slot for a pause; its time in it counts for the messages that are done."""
+        self._account()
+        self._occupied -= 1
+        self._lost_s += float(self._environment.now) - taken_s
+        pause_s = min(_RETRY.first_s * 2.0 ** (attempts - 1), _RETRY.longest_s)
+        self._environment.timeout(pause_s).callbacks.append(lambda _: self._retry(published_s, attempts))
+        self._hand_out()
+
+    def _retry(self, published_s: float, attempts: int) -> None:
+        self._account()
+        self._ready.append((published_s, attempts))
+        self._hand_out()
 
     def _freed(self, taken_s: float, ended_s: float, published_s: float) -> None:
         self._account()
@@ -222,7 +225,7 @@ class RunningConsumer:
         self._residences.append(float(self._environment.now) - taken_s)
         self._handlings.append(ended_s - taken_s)
         self._latencies.append(ended_s - published_s)
-        empty_s = _at(self.plant.replacement_s, float(self._environment.now))
+        empty_s = at(self.plant.replacement_s, float(self._environment.now))
         if empty_s > 0.0 and self._occupied + self._replacing < self._window:
             self._replacing += 1
             self._environment.timeout(empty_s).callbacks.append(lambda _: self._replaced(empty_s))
@@ -249,86 +252,6 @@ class RunningConsumer:
         self._hand_out()
 
 
-class _Queue:
-    """What was published and not handed out; publications are drawn when somebody looks, not as events."""
-
-    def __init__(self, publishers: Workload | None, rng: np.random.Generator) -> None:
-        self._endless = publishers is None
-        self._arrivals: Iterator[float] = iter(()) if publishers is None else publishers.arrivals(rng)
-        self._waiting: deque[float] = deque()
-        self.next_s = math.inf if self._endless else next(self._arrivals, math.inf)
-
-    def depth(self, now_s: float) -> float | None:
-        self._publish(now_s)
-        return None if self._endless else float(len(self._waiting))
-
-    def take(self, now_s: float) -> float | None:
-        """When the oldest waiting message was published; None: there is none."""
-        if self._endless:
-            return now_s
-        self._publish(now_s)
-        return self._waiting.popleft() if self._waiting else None
-
-    def _publish(self, now_s: float) -> None:
-        while self.next_s <= now_s:
-            self._waiting.append(self.next_s)
-            self.next_s = next(self._arrivals, math.inf)
-
-
-class _Draws:
-    """Handling times and round trips, drawn in blocks: one number at a time is ten times as slow."""
-
-    def __init__(self, plant: ConsumerPlant, rng: np.random.Generator) -> None:
-        self._plant = plant
-        handling, trip, wander, stalls = rng.spawn(4)
-        shape = 1.0 / plant.spread**2 if plant.spread > 0 else math.inf
-        self._handling = _blocks(
-            lambda n: np.ones(n) if shape == math.inf else handling.gamma(shape, 1 / shape, n)
-        )
-        self._trip = _blocks(lambda n: np.maximum(0.5, trip.normal(1.0, plant.jitter, n)))
-        factors = _blocks(lambda n: np.exp(wander.normal(0.0, plant.wander, n)))
-        self._wander = [next(factors)]
-        self._factors = factors
-        self._stalls: list[tuple[float, float]] = []  # in order: begin and end
-        self._next_stall = self._stalling(stalls)
-
-    def _stalling(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
-        time_s = 0.0
-        while self._plant.stalls_per_s > 0:
-            time_s += rng.exponential(1.0 / self._plant.stalls_per_s)
-            length_s = rng.exponential(self._plant.stall_s)
-            yield time_s, time_s + length_s
-            time_s += length_s
-        yield math.inf, math.inf
-
-    def awake_s(self, time_s: float) -> float:
-        """The same time, or the end of the stall it falls into."""
-        stalls = self._stalls
-        while not stalls or stalls[-1][0] <= time_s:
-            stalls.append(next(self._next_stall))
-        for begin, end in reversed(stalls):
-            if begin <= time_s:
-                return max(time_s, end)
-        return time_s
-
-    def handling_s(self, time_s: float) -> float:
-        return _at(self._plant.handling_s, time_s) * next(self._handling) * self._factor(time_s)
-
-    def round_trip_s(self, time_s: float) -> float:
-        return _at(self._plant.round_trip_s, time_s) * next(self._trip) * self._factor(time_s)
-
-    def _factor(self, time_s: float) -> float:
-        second = int(time_s)
-        while len(self._wander) <= second:
-            self._wander.append(next(self._factors))
-        return self._wander[second]
-
-
-def _blocks(draw: Callable[[int], Array]) -> Iterator[float]:
-    while True:
-        yield from draw(4096).tolist()
-
-
 def staircase(
     plant: ConsumerPlant, windows: list[int], *, samples_each: int = 1, period_s: float = 1.0, seed: int = 1
 ) -> tuple[Array, Array]:
@@ -342,7 +265,3 @@ def staircase(
             environment.run(until=environment.now + period_s)
             rates.append(consumer.measure().rate_per_s or 0.0)
     return np.repeat(np.array(windows, dtype=float), samples_each), np.array(rates)
-
-
-def _at(value: Changing, time_s: float) -> float:
-    return value(time_s) if callable(value) else value

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from flyball.errors import require
 from flyball.loops.policy import Observation, Policy, decide, start
 from flyball.twin.consumer import ConsumerPlant, RunningConsumer
 
+Sensor: TypeAlias = Callable[[ConsumerMeasurement], ConsumerMeasurement]
+"""Distorts a measurement."""
+
 
 @dataclass(frozen=True)
 class ConsumerRun:
@@ -62,7 +65,7 @@ def run_consumer(
     period_s: float = 1.0,
     window: float = FIRST_WINDOW,
     limits: tuple[float, float] = WINDOW_LIMITS,
-    sensor: Callable[[ConsumerMeasurement], ConsumerMeasurement] | None = None,
+    sensor: Sensor | None = None,
     dither: bool = True,
     guarded: bool = True,
     seed: int = 1,
@@ -75,59 +78,137 @@ def run_consumer(
     >>> bool(abs(run.rate[5:].mean() - 400.0) < 4.0)
     True
     """
-    first = parse_goal(goal(0.0) if callable(goal) else goal)
-    controller = make_controller(first, controller)  # as the live consumer wraps it
-    policy = Policy(
-        "consumer", controller, period_s, limits, guard_for(controller) if guarded else None, glide=False
-    )
+    return run_consumers(
+        plant,
+        goal,
+        controller,
+        samples=samples,
+        period_s=period_s,
+        window=window,
+        limits=limits,
+        sensors=() if sensor is None else (sensor,),
+        dither=dither,
+        guarded=guarded,
+        seed=seed,
+    )[0]
+
+
+def run_consumers(
+    plant: ConsumerPlant,
+    goal: Goal | str | Callable[[float], Goal | str],
+    controller: Controller[Any] | None = None,
+    *,
+    count: int = 1,
+    shares_handlers: bool = False,
+    samples: int = 60,
+    period_s: float = 1.0,
+    window: float = FIRST_WINDOW,
+    limits: tuple[float, float] = WINDOW_LIMITS,
+    sensors: Sequence[Sensor] = (),
+    dither: bool = True,
+    guarded: bool = True,
+    seed: int = 1,
+) -> list[ConsumerRun]:
+    """`run_consumer` for `count` consumers of one queue, each with the goal, a controller and its sensor.
+
+    Each has handlers of its own, or, with `shares_handlers`, all wait for the same ones.
+    """
     environment = require("simpy", "lab").Environment()
-    consumer = RunningConsumer(plant, environment, np.random.default_rng(seed))
-    state, target_state = start(policy, window), TargetState()
-    dither_state, wanted, residence_s = DitherState(), window, None
-    pacing: Pacing = "bounded" if isinstance(controller, Little) and sensor is None else "off"
-    actuation = carry_out(wanted, pacing, residence_s, _rate_of(first))
-    records: list[LoopRecord] = []
-    true: list[ConsumerMeasurement] = []
+    loops: list[_WindowLoop] = []
+    for number in range(count):
+        rng = np.random.default_rng(seed if number == 0 else (seed, number))
+        beside = loops[0].consumer if loops else None
+        consumer = RunningConsumer(plant, environment, rng, beside=beside, shares_handlers=shares_handlers)
+        sensor = sensors[number] if sensors else None
+        loops.append(
+            _WindowLoop(
+                consumer, goal, controller, period_s, window, limits, sensor, dither=dither, guarded=guarded
+            )
+        )
     steps = max(1, round(period_s / DITHER_S))
     for tick in range(samples * steps):
-        consumer.set_pace(actuation)
-        if dither:
-            dither_state, whole = dither_step(dither_state, actuation.window)
-        else:
-            whole = math.floor(actuation.window + 0.5)
-        consumer.set_window(whole)
+        for loop in loops:
+            loop.set_window()
         environment.run(until=(tick + 1) * period_s / steps)
-        if (tick + 1) % steps:
-            continue
-        measurement = consumer.measure()
-        true.append(measurement)
-        observed = measurement if sensor is None else sensor(measurement)
-        now = parse_goal(goal(measurement.time_s) if callable(goal) else goal)
-        target_state, target = compute_target(now, target_state, observed)
-        observation = Observation(
-            measurement.time_s, target.setpoint, target.measurement, state.command, target.disturbances
+        if (tick + 1) % steps == 0:
+            for loop in loops:
+                loop.sample()
+    return [loop.result() for loop in loops]
+
+
+class _WindowLoop:
+    """One consumer's loop: what `consumer/window_loop.py` is live."""
+
+    def __init__(
+        self,
+        consumer: RunningConsumer,
+        goal: Goal | str | Callable[[float], Goal | str],
+        controller: Controller[Any] | None,
+        period_s: float,
+        window: float,
+        limits: tuple[float, float],
+        sensor: Sensor | None,
+        *,
+        dither: bool,
+        guarded: bool,
+    ) -> None:
+        self.consumer, self._goal, self._sensor, self._dither = consumer, goal, sensor, dither
+        first = self._goal_at(0.0)
+        made = make_controller(first, controller)  # as the live consumer wraps it
+        self._policy = Policy(
+            "consumer", made, period_s, limits, guard_for(made) if guarded else None, glide=False
         )
-        state, record = decide(policy, state, observation)
-        records.append(record)
-        wanted = _scalar(state.command)
+        self._pacing: Pacing = "bounded" if isinstance(made, Little) and sensor is None else "off"
+        self._state, self._target_state = start(self._policy, window), TargetState()
+        self._dither_state = DitherState()
+        self._residence_s: float | None = None
+        self._most = limits[1]
+        self._actuation = carry_out(window, self._pacing, None, _rate_of(first), self._most)
+        self._records: list[LoopRecord] = []
+        self._true: list[ConsumerMeasurement] = []
+
+    def _goal_at(self, time_s: float) -> Goal:
+        return parse_goal(self._goal(time_s) if callable(self._goal) else self._goal)
+
+    def set_window(self) -> None:
+        self.consumer.set_pace(self._actuation)
+        if self._dither:
+            self._dither_state, whole = dither_step(self._dither_state, self._actuation.window)
+        else:
+            whole = math.floor(self._actuation.window + 0.5)
+        self.consumer.set_window(whole)
+
+    def sample(self) -> None:
+        measurement = self.consumer.measure()
+        self._true.append(measurement)
+        observed = measurement if self._sensor is None else self._sensor(measurement)
+        now = self._goal_at(measurement.time_s)
+        self._target_state, target = compute_target(now, self._target_state, observed)
+        observation = Observation(
+            measurement.time_s, target.setpoint, target.measurement, self._state.command, target.disturbances
+        )
+        self._state, record = decide(self._policy, self._state, observation)
+        self._records.append(record)
         if observed.residence_s is not None:
-            residence_s = ewma(residence_s, observed.residence_s, KEEP_RESIDENCE)
-        actuation = carry_out(wanted, pacing, residence_s, _rate_of(now))
-    return ConsumerRun(
-        time=np.array([measurement.time_s for measurement in true]),
-        goal=np.array([_scalar(record.setpoint) for record in records]),
-        rate=np.array([measurement.rate_per_s for measurement in true], dtype=float),
-        command=np.array([_scalar(record.applied) for record in records]),
-        depth=np.array([math.nan if measurement.depth is None else measurement.depth for measurement in true]),
-        records=tuple(records),
-        measurements=tuple(true),
-        most_occupied=consumer.most_occupied,
-    )
+            self._residence_s = ewma(self._residence_s, observed.residence_s, KEEP_RESIDENCE)
+        command = _scalar(self._state.command)
+        self._actuation = carry_out(command, self._pacing, self._residence_s, _rate_of(now), self._most)
+
+    def result(self) -> ConsumerRun:
+        true, records = self._true, self._records
+        return ConsumerRun(
+            time=np.array([measurement.time_s for measurement in true]),
+            goal=np.array([_scalar(record.setpoint) for record in records]),
+            rate=np.array([measurement.rate_per_s for measurement in true], dtype=float),
+            command=np.array([_scalar(record.applied) for record in records]),
+            depth=np.array([math.nan if measurement.depth is None else measurement.depth for measurement in true]),
+            records=tuple(records),
+            measurements=tuple(true),
+            most_occupied=self.consumer.most_occupied,
+        )
 
 
-def noisy(
-    share: float, seed: int, *, residence: bool = False
-) -> Callable[[ConsumerMeasurement], ConsumerMeasurement]:
+def noisy(share: float, seed: int, *, residence: bool = False) -> Sensor:
     """A sensor with a random error of the standard deviation `share` in the rate (and the residence time)."""
     rng = np.random.default_rng(seed)
 
@@ -142,7 +223,7 @@ def noisy(
     return sense
 
 
-def late(samples: int) -> Callable[[ConsumerMeasurement], ConsumerMeasurement]:
+def late(samples: int) -> Sensor:
     """A sensor that reports the values of so many samples ago."""
     history: deque[ConsumerMeasurement] = deque(maxlen=samples + 1)
 

@@ -28,6 +28,8 @@ ControllerOption: TypeAlias = str | Mapping[str, Any] | Controller[Any] | None
 def make_controller(goal: Goal, option: ControllerOption = None) -> Controller[Any]:
     """Make the controller of a goal: the default, one of the catalogue by name or config, or your own object.
 
+    Capacity and latency have no set point that a controller of the catalogue could follow.
+
     >>> from flyball.consumer.policy.goals import Rate
     >>> type(make_controller(Rate(400.0))).__name__, type(make_controller(Capacity())).__name__
     ('Little', 'Knee')
@@ -39,6 +41,8 @@ def make_controller(goal: Goal, option: ControllerOption = None) -> Controller[A
     flyball.errors.InvalidValue: the goal capacity has its own controller: leave out controller, got 'pi'
     """
     if isinstance(goal, Capacity | Latency):
+        if option is not None and not isinstance(option, str) and isinstance(option, Controller):
+            return option
         if option is not None:
             raise InvalidValue(f"the goal {goal} has its own controller: leave out controller, got {option!r}")
         return Knee(goal.headroom) if isinstance(goal, Capacity) else Knee(p95_s=goal.p95_s)

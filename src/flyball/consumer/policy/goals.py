@@ -27,6 +27,8 @@ _PEAK = 1.2  # growth of the publish rate within a second that is no chance: the
 _FULL = 0.8  # share of the time in which the window is used up, from which it counts as full
 _LACKING_S = 0.005  # waiting for messages longer than this with free slots in the window means that there are none
 _PLENTY = 20.0  # messages that wait at the broker, from which a wider window is sure to bring more
+LOW_QUANTILE = 0.1
+"""Of handling times: what waits for others delays the quickest messages, too, whatever the slowest take."""
 _KEEP_UP = 1.2  # with an empty queue, a drain goal follows the publishers with this much to spare
 
 
@@ -124,8 +126,10 @@ class ConsumerMeasurement:
     """What was measured in one sample period; None: not known.
 
     `rate_per_s` counts messages handed to handlers, `done_per_s` those that were finished. `residence_s` is for
-    how long a message occupies a slot of the window, until the next one is there, `handling_p95_s` how long 95 %
-    of the handlers took at most, `latency_p95_s` wait and handling together. `used` is the share of the time in
+    how long a message occupies a slot of the window, until the next one is there (`mean_residence_s`: with the
+    moments in which the whole process stood still), `handling_p95_s` how long 95 %
+    of the messages took at most from being handed over, `handling_low_s` the quickest tenth of them,
+    `latency_p95_s` the wait at the broker, too. `used` is the share of the time in
     which the window was full; for the rest of it, the queue had no more. `publish_per_s` is what publishers sent
     between the last two readings of the depth, None where there was no new one.
     """
@@ -140,6 +144,8 @@ class ConsumerMeasurement:
     handling_p95_s: float | None = None
     done_per_s: float | None = None
     publish_per_s: float | None = None
+    handling_low_s: float | None = None
+    mean_residence_s: float | None = None
 
 
 def lacks_messages(waiting_s: float | None, occupied: int, window: int) -> bool:
@@ -221,6 +227,9 @@ class ConsumerDisturbances(NamedTuple):
     rate_per_s: float | None = None
     handling_p95_s: float | None = None
     done_per_s: float | None = None
+    handling_low_s: float | None = None
+    latency_p95_s: float | None = None
+    mean_residence_s: float | None = None
 
     @property
     def is_full(self) -> bool:
@@ -295,6 +304,9 @@ def compute_target(goal: Goal, state: TargetState, measurement: ConsumerMeasurem
         rate,
         measurement.handling_p95_s,
         measurement.done_per_s,
+        measurement.handling_low_s,
+        measurement.latency_p95_s,
+        measurement.mean_residence_s,
     )
     return TargetState(publish, deadline), Target(
         setpoint,

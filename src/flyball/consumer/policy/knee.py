@@ -1,20 +1,24 @@
 """The controller for capacity and latency: as many in flight as the handlers can take, and no more.
 
-Up to the handlers' capacity C the rate grows with the window, rate = window / R₀, with R₀ the residence time of a
-message that waits for no other. Beyond it the rate stays at C and only the residence time grows. The knee is at
-C · R₀, and
+Up to the handlers' capacity the rate grows with the window; beyond it messages wait for each other, and only their
+time grows. The window is to be at that knee and a little (`headroom`) beyond it, so that no handler is ever idle.
 
-    window(k+1) = rate(k) · R₀ · (1 + headroom) + 1
+How many wait is told by the *quickest* messages. Handlers may be irregular: of those whose times are log-normal a
+few take longer than all others together, and no mean over a second says anything. But a message that waits does so
+whatever it takes itself, so the lowest tenth of all times grows by just that wait. With `base` the lowest tenth
+while none waits, Little's law gives how many wait, and so where the knee is:
 
-leads to it from both sides: below the knee rate·R₀ is the window itself, so it grows; beyond it rate·R₀ is the
-knee, whatever the window. R₀ is the shortest residence time seen. Handlers that become slower for good would make
-it too short and the window would shrink; but where the window has shrunk and the residence time has not, messages
-were not waiting for each other: that residence time is the new R₀.
+    waiting = rate · (lowest tenth − base),    knee = window − waiting,    window(k+1) = knee · (1 + headroom) + 1
 
-While no message waits for another (the residence time is near R₀) the knee is somewhere above, and the queue tells
-how far the window may go: to what publishers send and what waits, (publish rate + depth / sample) · R₀, up to four
-times the window a sample. So feed-forward meets a peak of the publishers. For half a minute after messages waited
-for each other, the knee is known to be near, and the window approaches it as above, without feed-forward.
+While none waits and the window is full, the knee is further up: the window doubles, and once the knee was met
+grows by a quarter; the queue tells how far that is worth it, (publish rate + depth / sample) · residence time. So
+feed-forward meets a peak of the publishers. Each time the messages in flight have to have been replaced first.
+
+`base` falls with what is measured. It rises only by a test, for handlers that became slower look like waiting:
+where the window has become narrower and the lowest tenth has not followed by what Little's law says, none waited.
+Each step down is such a test; where there was none for a while, one is made, and costs nothing while the headroom
+is there. Upwards the test is the rate: where three times the window did not bring a quarter of the rate that it
+should, more does not help, whatever the times say, and the window grows no further for a while.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from flyball.consumer.policy.goals import disturbances_of
+from flyball.consumer.policy.goals import ConsumerDisturbances, disturbances_of
 from flyball.control.controllers.common import (
     HOLD_NOT_FINITE,
     applied_or,
@@ -31,25 +35,50 @@ from flyball.control.controllers.common import (
     hold_unusable,
     scalar_error,
 )
-from flyball.control.limits import clamp
+from flyball.control.filters import ewma
 from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 
-_SHRUNK = 0.8  # a window below this part of the one before has shrunk
-_FALLEN = 0.9  # a residence time above this part of the one before has not fallen with it
-_LATENCY_MARGIN = 0.9  # part of the allowed latency from which the window shrinks
-_NO_QUEUEING = (
-    1.1  # residence time, as a multiple of the shortest, up to which messages do not wait for each other
-)
-_MOST_GROWTH = 4.0  # most growth of the window in a sample while they do not
+_MEMORY = 20.0  # messages after which an older one counts for a third
+_LEAST = 10.0  # messages, and
+_LEAST_SAMPLES = 3  # samples (a metric may be two samples late) under a window before it is made narrower
+_TURNED = 0.5  # part of the window that must have been replaced before it grows further
+_FEW = 0.1  # part of the window up to which waiting messages are noise
+_SLOW_START, _FEED_FORWARD, _GROWTH = 2.0, 4.0, 1.25  # most growth of the window in a sample
+_LEAST_SHRINK, _MOST_SHRINK = (
+    0.95,
+    0.7,
+)  # a narrower window is worth a move from the first on, and at most the second
+_FOLLOWED = 0.4  # part of the predicted fall that shows that messages did wait
+_PROBE_SAMPLES, _PROBE = 40, 0.8  # samples without a test before one is made, and its window
+_WIDER, _RESPONSE = 3.0, 0.25  # growth of the window that the rate must have followed, by this part
+_LEAST_RESPONSE = 30.0  # messages by which that is judged
+_STALLED_SAMPLES = 60  # for which the window then does not grow
 _KNEE_MEMORY = 30  # samples for which the knee counts as near
+_IN_CLIENT = (
+    1.2  # latency, as a multiple of the time in the client, up to which messages do not wait at the broker
+)
+_LATENCY_MARGIN = 0.9  # part of the allowed latency that is used
 
 
 @dataclass(frozen=True, slots=True)
 class KneeState:
+    """`low_s` and `flow` are the lowest tenth and the rate under the window in force, since `samples` samples, in
+    which `turned` messages were handled. `wider` is the window before a step down, with its lowest tenth."""
+
     command: float
     base_s: float | None = None
+    low_s: float | None = None
+    flow: float | None = None
     window: float | None = None
-    residence_s: float | None = None
+    samples: int = 0
+    turned: float = 0.0
+    wider: tuple[float, float] | None = None
+    ref: tuple[float, float] | None = None
+    """Window and rate from which growth is counted."""
+    stalled: int = 0
+    """For how many more samples the window does not grow, since the rate did not follow it."""
+    doubted: bool = False
+    """Whether the rate has not followed the window yet."""
     knee_samples: int = field(default=0, metadata={"stored_as": "felt"})
     """For how many more samples the knee counts as near, since messages waited for each other."""
 
@@ -69,7 +98,7 @@ class Knee:
     ...     state, action = controller.step(state, Sample(k, 1.0, rate, rate, window, measured))
     ...     window = action.command
     >>> round(rate), round(window, 1)
-    (800, 11.0)
+    (800, 11.2)
     """
 
     headroom: float = field(default=0.25, metadata={"help": "part of the window beyond the knee"})
@@ -84,45 +113,147 @@ class Knee:
         return KneeState(as_scalar(command))
 
     def step(self, state: KneeState, sample: Sample) -> tuple[KneeState, Action]:
-        disturbances = disturbances_of(sample)
-        rate, residence = disturbances.rate_per_s, disturbances.residence_s
-        in_force = applied_or(sample, state.command)
+        measured = disturbances_of(sample)
+        rate, residence_s = measured.rate_per_s, measured.residence_s
+        window = applied_or(sample, state.command)
         if scalar_error(sample) is None:
             return state, hold_unusable(sample)
-        if rate is None or residence is None or residence <= 0.0:
+        finished = rate if measured.done_per_s is None or rate is None else min(rate, measured.done_per_s)
+        if finished is None or residence_s is None or residence_s <= 0.0 or finished <= 0.0:
             return state, hold("no message was handled since the last sample: held", ReasonCode.HELD_NO_ESTIMATE)
-        base = residence if state.base_s is None else min(state.base_s, residence)
-        if (
-            state.window is not None
-            and state.residence_s is not None
-            and in_force < _SHRUNK * state.window
-            and residence > _FALLEN * state.residence_s
-        ):
-            base = residence
-        knee_samples = _KNEE_MEMORY if residence > _NO_QUEUEING * base else max(0, state.knee_samples - 1)
-        after = replace(state, base_s=base, window=in_force, residence_s=residence, knee_samples=knee_samples)
-        wanted = rate * base * (1.0 + self.headroom) + 1.0
-        parts, saturated = {"knee": rate * base, "spare": wanted - rate * base}, 0
+        quickest_s = residence_s if measured.handling_low_s is None else measured.handling_low_s
+        after = _observe(
+            state, window, quickest_s, finished, finished * max(sample.dt, 0.0), full=measured.is_full
+        )
+        low_s, base_s, flow = after.low_s, after.base_s, after.flow
+        assert low_s is not None
+        assert base_s is not None
+        assert flow is not None
+        wait_s = max(0.0, low_s - base_s)
+        waiting = min(flow * wait_s, window)
+        knee = window - waiting
+        is_waiting = waiting > _FEW * window + 0.5
+        if is_waiting:
+            after = replace(after, knee_samples=_KNEE_MEMORY)
+        wanted = self._wanted(after, window, knee, is_waiting, measured, residence_s, sample.dt)
+        parts = {"knee": knee, "spare": wanted - knee}
         code, reason = ReasonCode.UNSPECIFIED, ""
-        growth = 2.0
-        if disturbances.depth is not None and not knee_samples:
-            demand = (disturbances.publish_per_s or rate) + disturbances.depth / max(sample.dt, 1e-3)
-            ahead = demand * base * (1.0 + self.headroom) + 1.0
-            if ahead > wanted:
-                wanted, growth = ahead, _MOST_GROWTH
-                parts["ff"] = (demand - rate) * base
-        if not disturbances.is_full:
-            wanted = max(in_force, wanted)
+        if not measured.is_full:
+            wanted = max(window, wanted)
             code, reason = ReasonCode.STARVED, "the queue had no more than this"
-        handling = disturbances.handling_p95_s
-        if self.p95_s is not None and handling is not None and handling > _LATENCY_MARGIN * self.p95_s:
-            wanted = min(wanted, in_force * clamp(_LATENCY_MARGIN * self.p95_s / handling, 0.5, 1.0))
-            saturated = -1 if base > self.p95_s else 0
-            code = ReasonCode.UNREACHABLE if saturated else ReasonCode.LATENCY_LIMITED
-            reason = f"handling takes {handling:.3g} s for 95 % of messages, of the {self.p95_s:.3g} s allowed" + (
-                f"; alone it takes {base:.3g} s: that is the least that is reachable" if saturated else ""
-            )
-        command = clamp(wanted, 0.5 * in_force, max(growth * in_force, 1.0))
+        saturated = 0
+        if self.p95_s is not None:
+            alone_s = max(0.0, (measured.handling_p95_s or 0.0) - wait_s)
+            spare_s = _LATENCY_MARGIN * self.p95_s - alone_s
+            in_client = measured.latency_p95_s is None or measured.latency_p95_s <= _IN_CLIENT * (alone_s + wait_s)
+            if is_waiting and in_client and wait_s > spare_s > 0.0:
+                wanted = min(wanted, knee + max(1.0, flow * spare_s))
+                code, reason = ReasonCode.LATENCY_LIMITED, f"in the client {spare_s:.3g} s may pass, no more"
+            unreachable = self._explain(measured, alone_s, is_waiting, flow)
+            if unreachable:
+                code, reason, saturated = ReasonCode.UNREACHABLE, unreachable, 1
+        command = self._move(after, window, wanted)
         if not math.isfinite(command):
             return state, HOLD_NOT_FINITE
-        return replace(after, command=command), Action(command, parts, saturated, reason, code)
+        if command != window:
+            after = replace(
+                after,
+                samples=0,
+                turned=0.0,
+                low_s=None,
+                flow=None,
+                wider=(window, low_s) if command < window else None,
+            )
+        return replace(after, command=command, window=command), Action(command, parts, saturated, reason, code)
+
+    def _wanted(
+        self,
+        state: KneeState,
+        window: float,
+        knee: float,
+        is_waiting: bool,
+        measured: ConsumerDisturbances,
+        residence_s: float,
+        dt: float,
+    ) -> float:
+        """The window that is wanted, as far from the one in force as one step goes."""
+        spare = 1.0 + self.headroom
+        if is_waiting:
+            wanted = min(knee * spare + 1.0, _GROWTH * window + 1.0)
+            return _PROBE * window if state.samples >= _PROBE_SAMPLES and wanted >= _PROBE * window else wanted
+        if state.knee_samples or (not measured.is_full and measured.depth is None):
+            return _GROWTH * window + 1.0 if measured.is_full else window
+        growth, wanted = _SLOW_START, _SLOW_START * window
+        if measured.depth is not None and state.flow is not None:
+            demand = (measured.publish_per_s or state.flow) + measured.depth / max(dt, 1e-3)
+            least = _GROWTH * window if measured.is_full else window
+            growth, wanted = _FEED_FORWARD, max(demand * residence_s * spare + 1.0, least)
+        return min(wanted, max(growth * window, 1.0))
+
+    @staticmethod
+    def _move(state: KneeState, window: float, wanted: float) -> float:
+        if wanted > window:
+            ready = state.turned >= _TURNED * window and not state.stalled and not state.doubted
+            return wanted if ready else window
+        if wanted > _LEAST_SHRINK * window or state.samples < _LEAST_SAMPLES or state.turned < _LEAST:
+            return window
+        return max(wanted, _MOST_SHRINK * window)
+
+    def _explain(self, measured: ConsumerDisturbances, alone_s: float, is_waiting: bool, flow: float) -> str:
+        """Why no window holds the latency; empty: one may."""
+        assert self.p95_s is not None
+        if alone_s > self.p95_s:
+            return (
+                f"95 % of messages take up to {alone_s:.3g} s by themselves, of the {self.p95_s:.3g} s allowed: "
+                "no window makes that less"
+            )
+        latency_s = measured.latency_p95_s
+        if is_waiting and measured.is_full and latency_s is not None and latency_s > self.p95_s:
+            return (
+                f"95 % of messages are done after {latency_s:.3g} s, of the {self.p95_s:.3g} s allowed: the "
+                f"handlers take about {flow:.3g}/s, and more than that is waiting"
+            )
+        return ""
+
+
+def _observe(state: KneeState, window: float, low_s: float, rate: float, count: float, *, full: bool) -> KneeState:
+    """The state with what a sample showed of the window in force, in which `count` messages were handled."""
+    keep = math.exp(-count / _MEMORY)
+    if state.window is None or state.window != window:  # somebody else has set the window
+        state = replace(state, low_s=None, flow=None, samples=0, turned=0.0, wider=None)
+    low, flow = ewma(state.low_s, low_s, keep), ewma(state.flow, rate, keep)
+    base = low_s if state.base_s is None else state.base_s
+    if low < base:
+        base = ewma(base, low, keep)
+    samples, turned, wider, ref = state.samples + 1, state.turned + count, state.wider, state.ref
+    stalled, doubted = max(0, state.stalled - 1), False
+    is_enough = samples >= _LEAST_SAMPLES and turned >= _LEAST
+    if is_enough and wider is not None:
+        if wider[1] - low < _FOLLOWED * (wider[0] - window) / flow:
+            base = max(base, low)
+        wider = None
+    if not full:
+        ref = None
+    elif ref is None or window < ref[0] or samples >= _KNEE_MEMORY // 3:
+        ref = (window, flow)
+    elif window >= _WIDER * ref[0]:
+        if flow >= ref[1] * (1.0 + _RESPONSE * (window / ref[0] - 1.0)):
+            ref = (window, flow)
+        elif is_enough and turned >= _LEAST_RESPONSE:
+            ref, stalled = (window, flow), _STALLED_SAMPLES
+        else:
+            doubted = True
+    return replace(
+        state,
+        base_s=base,
+        low_s=low,
+        flow=flow,
+        window=window,
+        samples=samples,
+        turned=turned,
+        wider=wider,
+        ref=ref,
+        stalled=stalled,
+        doubted=doubted,
+        knee_samples=max(0, state.knee_samples - 1),
+    )

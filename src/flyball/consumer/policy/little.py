@@ -8,6 +8,8 @@ the window that a rate needs is known without having been tried:
 R(k)  residence time: a smoothed mean; where two samples in a row are off it by more than `jump` and agree with
       each other, the estimate takes them over at once. So a handler that has become twice as slow is met
       within two or three samples, and a moment of stalling, or noise, is ignored.
+      Of irregular handlers the median of a second's ticks is far below their mean, which is what counts: the
+      ratio of the two (`irregularity`) is a factor of R(k), learned over many messages.
 m(k)  the trim, near 1: what Little's law misses (gaps between messages, rounding). Any controller of the catalogue
       whose command is m and whose measurement is rate/goal; the plant it sees is y(k+1) = m(k), whatever the gain
       of the real one, for R(k) carries that gain. So one certificate holds for every plant: see `default_trim`.
@@ -47,6 +49,9 @@ _UNSETTLED = 3  # samples after a change from which the trim learns nothing
 _MOST_ERROR = 0.25  # relative error up to which the trim corrects it
 _MOST_JUMP = 2.0  # most change of the residence time that one sample may show, as a factor
 _TRIM = (0.4, 2.5)
+_IRREGULAR = 1.15  # mean / median of the residence time from which handlers count as irregular; stalls make some
+_MOST_IRREGULAR = 10.0
+_LEARNED = 100.0  # messages after which an older ratio counts for a third
 
 
 def default_trim() -> Pi:
@@ -74,6 +79,7 @@ class LittleState:
     trim: Any
     factor: float = 1.0
     residence_s: float | None = None
+    irregularity: float = 1.0
     outlier_s: float | None = field(default=None, metadata={"stored_as": "doubted_s"})
     setpoint: float | None = None
     samples_since_change: int = field(default=0, metadata={"stored_as": "calm"})
@@ -124,6 +130,7 @@ class Little:
         disturbances = disturbances_of(sample)
         full = disturbances.is_full
         state, jumped = self._update_residence(state, self._new_residence(state, sample, disturbances))
+        state = _update_irregularity(state, disturbances, sample.dt)
         if scalar_error(sample) is None or sample.measurement is None:
             return state, hold_unusable(sample)
         if state.residence_s is None:
@@ -151,6 +158,8 @@ class Little:
         finished = rate if disturbances.done_per_s is None else min(rate, disturbances.done_per_s)
         reach = reachability.update(state.reachability, goal, finished, in_force, full)
         feed_forward = goal * state.residence_s
+        if state.irregularity > _IRREGULAR:
+            feed_forward *= state.irregularity
         command = feed_forward * factor
         if not math.isfinite(command):
             return state, HOLD_NOT_FINITE
@@ -202,3 +211,11 @@ class Little:
             return replace(state, residence_s=new_s, outlier_s=None), True
         within = clamp(new_s, mean_s / _MOST_JUMP, mean_s * _MOST_JUMP)
         return replace(state, residence_s=ewma(mean_s, within, self.keep), outlier_s=new_s if far else None), far
+
+
+def _update_irregularity(state: LittleState, disturbances: ConsumerDisturbances, dt: float) -> LittleState:
+    mean_s, done = disturbances.mean_residence_s, disturbances.done_per_s
+    if mean_s is None or done is None or state.residence_s is None or state.residence_s <= 0.0:
+        return state
+    ratio = clamp(mean_s / state.residence_s, 1.0, _MOST_IRREGULAR)
+    return replace(state, irregularity=ewma(state.irregularity, ratio, math.exp(-max(0.0, done * dt) / _LEARNED)))

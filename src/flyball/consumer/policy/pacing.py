@@ -20,17 +20,17 @@ Pacing: TypeAlias = Literal["off", "always", "bounded", "below one"]
 
 off        never
 always     the pace decides, the window does not
-bounded    a rate goal is an upper bound; where it needs less than one message at a time, or nobody knows yet, the
-           pace decides
+bounded    a rate goal is an upper bound: the pace decides as long as the handlers keep up with it, and the window
+           bounds what is in flight when they do not
 below one  the pace stands for a window of less than one message
 """
 
 KEEP_RESIDENCE = 0.6
 """Part of the old residence time that stays in the mean by which `carry_out` decides."""
 _MOST = 1.1  # highest pace as a multiple of the goal, to make up for late timers
-_BOUND = 1.15  # the same where the window decides and the pace is its bound: stalls are made up for
-_BURST_S = 0.1  # timers of a busy machine are late by so much; what is not made up for is missing from the rate
-_BOUND_BURST_S = 0.05  # covers a whole window that is above the mean for one tick
+_ROOM = 1.5  # width of the window beside what the goal needs: where handlers are irregular, it must not decide
+_BURST_S = 0.02
+_BOUND_BURST_S = 0.1  # a pause of the whole process is made up for
 _EARLY_S = 1e-6  # a token that is due within this time is there: no timer is more exact
 
 
@@ -73,7 +73,7 @@ def count_tokens(state: TokenBucket, now_s: float, rate_per_s: float, burst_s: f
     """Count the messages that may go now.
 
     >>> state = TokenBucket(due_s=10.0)
-    >>> [count_tokens(state, now_s, rate_per_s=100.0, burst_s=0.02) for now_s in (9.99, 10.0, 10.015, 20.0)]
+    >>> [count_tokens(state, now_s, rate_per_s=100.0) for now_s in (9.99, 10.0, 10.015, 20.0)]
     [0, 1, 2, 3]
     """
     if state.due_s is None:
@@ -109,10 +109,12 @@ def pace_for_window(window: float, residence_s: float | None, goal_per_s: float 
     return pace if goal_per_s is None else min(pace, _MOST * goal_per_s)
 
 
-def carry_out(command: float, pacing: Pacing, residence_s: float | None, goal_per_s: float | None) -> Actuation:
+def carry_out(
+    command: float, pacing: Pacing, residence_s: float | None, goal_per_s: float | None, most: float = math.inf
+) -> Actuation:
     """Turn a command into the window and the pace that carry it out; `goal_per_s` None: the goal is no rate.
 
-    Where the pace decides, the window is twice as wide, so that it does not.
+    Where the pace decides, the window is wider than the command, so that it does not; at most `most`.
 
     >>> carry_out(6.8, "off", 0.017, 400.0)[:2], carry_out(6.8, "always", 0.017, 400.0)[:2]
     ((6.8, None), (14.6, 400.0))
@@ -120,13 +122,13 @@ def carry_out(command: float, pacing: Pacing, residence_s: float | None, goal_pe
     ((6.8, None), (1.0, 50.0))
     >>> carry_out(1.0, "bounded", None, 10.0)[:2], carry_out(0.05, "bounded", 0.001, 10.0)[:2]
     ((1.0, 10.0), (1.1, 10.0))
-    >>> carry_out(6.8, "bounded", 0.017, 400.0)[0]
-    6.8
-    >>> round(carry_out(6.8, "bounded", 0.017, 400.0)[1])
-    460
+    >>> carry_out(6.8, "bounded", 0.017, 400.0)
+    Actuation(window=11.2, pace_per_s=400.0, burst_s=0.1)
+    >>> carry_out(6.8, "bounded", 0.017, 400.0, most=8.0).window
+    8.0
     """
     if pacing == "always":
-        return Actuation(2.0 * command + 1.0, goal_per_s)
+        return Actuation(min(2.0 * command + 1.0, most), goal_per_s)
     if pacing == "below one":
         pace = pace_for_window(command, residence_s, goal_per_s)
         return Actuation(command) if pace is None else Actuation(1.0, pace)
@@ -135,5 +137,5 @@ def carry_out(command: float, pacing: Pacing, residence_s: float | None, goal_pe
     if residence_s is None:
         return Actuation(command, goal_per_s)
     if goal_per_s * residence_s < 1.0:
-        return Actuation(2.0 * command + 1.0, goal_per_s)
-    return Actuation(command, _BOUND * goal_per_s, _BOUND_BURST_S)
+        return Actuation(min(2.0 * command + 1.0, most), goal_per_s)
+    return Actuation(min(_ROOM * command + 1.0, most), goal_per_s, _BOUND_BURST_S)

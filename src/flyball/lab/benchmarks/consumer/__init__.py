@@ -4,7 +4,8 @@ Handlers take 1 ms, two at a time; an open-loop run first finds the plant's gain
 Control and judging samples are 1 s, and the rate counts messages handed to handlers. Every figure is the median of
 the repetitions, with the lowest and the highest run beside it; when quick, the others run once beside ours. In
 `goals in turn` the first three samples, in which the consumer connects, are left out. `… as told late` and
-`noise`: the metric of the loop, not the plant, is late or noisy.
+`noise`: the metric of the loop, not the plant, is late or noisy. The group `zoo` runs in the twin,
+`zoo-live` on the embedded broker.
 """
 
 from __future__ import annotations
@@ -12,17 +13,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flyball.lab.bench import BenchContext, Row
-from flyball.lab.benchmarks.consumer import disturbances, goals, overhead
+from flyball.lab.benchmarks.consumer import disturbances, goals, overhead, zoo, zoo_live
 from flyball.lab.rigs.consumer.contenders import DEFAULT, PRINTED, contenders, open_loop, our_pi
 from flyball.lab.rigs.consumer.disturbances import GOAL, HANDLERS
 from flyball.lab.rigs.consumer.rig import Rig
 
-GROUPS = ("goal", "goals-in-turn", "noise", "disturbances", "overhead")
+CONTROL = ("goal", "goals-in-turn", "noise", "disturbances")
+GROUPS = (*CONTROL, "overhead", "zoo", "zoo-live")
 
 
 def run(context: BenchContext) -> Iterator[Row]:
+    if context.wants("zoo"):
+        yield from zoo.cases(context)
+    if context.wants("zoo-live"):
+        yield from zoo_live.cases(context)
+    if not any(map(context.wants, (*CONTROL, "overhead"))):
+        return
     with Rig() as rig:
-        if any(map(context.wants, GROUPS[:-1])):
+        if any(map(context.wants, CONTROL)):
             yield from _control(context, rig)
         if context.wants("overhead"):
             yield from overhead.cases(context, rig)
