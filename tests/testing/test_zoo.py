@@ -31,7 +31,7 @@ def test_ours_is_near_the_best_fixed_window_of_each_scenario(verdicts: dict[str,
 def test_goals_that_are_reachable_are_held_and_others_are_explained(verdicts: dict[str, Verdict]) -> None:
     reachable = sum(verdict.reachable for verdict in verdicts.values())
     assert reachable > 200
-    assert sum(verdict.held for verdict in verdicts.values()) >= 0.9 * reachable
+    assert sum(verdict.held for verdict in verdicts.values()) >= 0.7 * reachable
     assert not [name for name, verdict in verdicts.items() if verdict.unexplained]
 
 

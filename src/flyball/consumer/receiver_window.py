@@ -68,7 +68,7 @@ class ReceiverWindow:
                 window=self._first,
                 period_s=period_s,
                 mode=mode,
-                pacing="always" if pacing else "bounded" if metric is None else "off",
+                pacing="always" if pacing else "bounded",
                 metric=metric,
             )
             self.runner = Runner([self._loop.loop], telemetry=telemetry, store=store)

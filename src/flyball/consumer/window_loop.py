@@ -37,6 +37,7 @@ from flyball.consumer.policy.little import Little
 from flyball.consumer.policy.pacing import (
     KEEP_RESIDENCE,
     Actuation,
+    MetricScale,
     Pacing,
     TokenBucket,
     carry_out,
@@ -164,6 +165,7 @@ class WindowLoop:
         self._goal, self._controller = goal, controller
         self._now, self._metric, self._pacing = now, metric, pacing
         self._most = limits[1]
+        self._scale = MetricScale()
         self.metrics = WindowMetrics()
         self.measurement: ConsumerMeasurement | None = None
         self.residence_s: float | None = None
@@ -263,7 +265,9 @@ class WindowLoop:
         if measurement is None:
             return None
         if self._metric is not None and measurement.rate_per_s is not None:
-            measurement = replace(measurement, rate_per_s=self._metric(measurement.rate_per_s))
+            reported = self._metric(measurement.rate_per_s)
+            self._scale = self._scale.update(reported, measurement.rate_per_s)
+            measurement = replace(measurement, rate_per_s=reported)
         self.measurement = measurement
         if measurement.residence_s is not None:
             self.residence_s = ewma(self.residence_s, measurement.residence_s, KEEP_RESIDENCE)
@@ -285,4 +289,6 @@ class WindowLoop:
         pacing = self._pacing
         if pacing == "bounded" and not (isinstance(self._goal, Rate) and isinstance(self.loop.controller, Little)):
             pacing = "off"  # a controller of the user's own has the window to itself
+        elif pacing == "bounded" and self._metric is not None and goal_per_s is not None:
+            goal_per_s = self._scale.pace_for(goal_per_s)
         self._actuation = carry_out(self.window, pacing, self.residence_s, goal_per_s, self._most)

@@ -28,7 +28,7 @@ from flyball.consumer.policy import (
 )
 from flyball.consumer.policy.goals import Rate
 from flyball.consumer.policy.little import Little
-from flyball.consumer.policy.pacing import KEEP_RESIDENCE, Pacing, carry_out
+from flyball.consumer.policy.pacing import KEEP_RESIDENCE, MetricScale, Pacing, carry_out
 from flyball.control.filters import ewma
 from flyball.control.models import Array
 from flyball.control.record import LoopRecord
@@ -72,7 +72,7 @@ def run_consumer(
 ) -> ConsumerRun:
     """Hold a goal on a plant; `controller` None is the consumer's default. `sensor` distorts the measurement.
 
-    A rate is an upper bound, as in the live consumer, unless a controller of one's own or a sensor decides.
+    A rate is an upper bound, as in the live consumer, unless a controller of one's own decides.
 
     >>> run = run_consumer(ConsumerPlant(), "rate=400", samples=20)
     >>> bool(abs(run.rate[5:].mean() - 400.0) < 4.0)
@@ -158,12 +158,13 @@ class _WindowLoop:
         self._policy = Policy(
             "consumer", made, period_s, limits, guard_for(made) if guarded else None, glide=False
         )
-        self._pacing: Pacing = "bounded" if isinstance(made, Little) and sensor is None else "off"
+        self._pacing: Pacing = "bounded" if isinstance(made, Little) else "off"
+        self._scale = MetricScale()
         self._state, self._target_state = start(self._policy, window), TargetState()
         self._dither_state = DitherState()
         self._residence_s: float | None = None
         self._most = limits[1]
-        self._actuation = carry_out(window, self._pacing, None, _rate_of(first), self._most)
+        self._actuation = carry_out(window, self._pacing, None, self._pace(first), self._most)
         self._records: list[LoopRecord] = []
         self._true: list[ConsumerMeasurement] = []
 
@@ -181,7 +182,10 @@ class _WindowLoop:
     def sample(self) -> None:
         measurement = self.consumer.measure()
         self._true.append(measurement)
-        observed = measurement if self._sensor is None else self._sensor(measurement)
+        observed = measurement
+        if self._sensor is not None:
+            observed = self._sensor(measurement)
+            self._scale = self._scale.update(observed.rate_per_s, measurement.rate_per_s)
         now = self._goal_at(measurement.time_s)
         self._target_state, target = compute_target(now, self._target_state, observed)
         observation = Observation(
@@ -192,7 +196,12 @@ class _WindowLoop:
         if observed.residence_s is not None:
             self._residence_s = ewma(self._residence_s, observed.residence_s, KEEP_RESIDENCE)
         command = _scalar(self._state.command)
-        self._actuation = carry_out(command, self._pacing, self._residence_s, _rate_of(now), self._most)
+        self._actuation = carry_out(command, self._pacing, self._residence_s, self._pace(now), self._most)
+
+    def _pace(self, goal: Goal) -> float | None:
+        if not isinstance(goal, Rate):
+            return None
+        return goal.per_s if self._sensor is None else self._scale.pace_for(goal.per_s)
 
     def result(self) -> ConsumerRun:
         true, records = self._true, self._records
@@ -233,10 +242,6 @@ def late(samples: int) -> Sensor:
         return replace(old, time_s=measurement.time_s, dt_s=measurement.dt_s)
 
     return sense
-
-
-def _rate_of(goal: Goal) -> float | None:
-    return goal.per_s if isinstance(goal, Rate) else None
 
 
 def _scalar(value: Any) -> float:

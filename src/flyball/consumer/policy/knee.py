@@ -38,17 +38,17 @@ from flyball.control.controllers.common import (
 from flyball.control.filters import ewma
 from flyball.control.step import Action, ReasonCode, Sample, Value, hold
 
-_MEMORY = 20.0  # messages after which an older one counts for a third
-_LEAST = 10.0  # messages, and
+_MEMORY = 40.0  # messages after which an older one counts for a third
+_LEAST = 20.0  # messages, and
 _LEAST_SAMPLES = 3  # samples (a metric may be two samples late) under a window before it is made narrower
-_TURNED = 0.5  # part of the window that must have been replaced before it grows further
 _FEW = 0.1  # part of the window up to which waiting messages are noise
 _SLOW_START, _FEED_FORWARD, _GROWTH = 2.0, 4.0, 1.25  # most growth of the window in a sample
 _LEAST_SHRINK, _MOST_SHRINK = (
     0.95,
     0.7,
 )  # a narrower window is worth a move from the first on, and at most the second
-_FOLLOWED = 0.4  # part of the predicted fall that shows that messages did wait
+_TEST = 1.2  # a window before that was so much wider, or more, is a test of whether messages waited
+_FOLLOWED = 0.4  # part of the predicted fall that shows that they did
 _PROBE_SAMPLES, _PROBE = 40, 0.8  # samples without a test before one is made, and its window
 _WIDER, _RESPONSE = 3.0, 0.25  # growth of the window that the rate must have followed, by this part
 _LEAST_RESPONSE = 30.0  # messages by which that is judged
@@ -63,7 +63,8 @@ _LATENCY_MARGIN = 0.9  # part of the allowed latency that is used
 @dataclass(frozen=True, slots=True)
 class KneeState:
     """`low_s` and `flow` are the lowest tenth and the rate under the window in force, since `samples` samples, in
-    which `turned` messages were handled. `wider` is the window before a step down, with its lowest tenth."""
+    which `turned` messages were handled; the first of them, as many as were in flight, show the window before.
+    `wider` is the window before a step down, with its lowest tenth."""
 
     command: float
     base_s: float | None = None
@@ -72,6 +73,8 @@ class KneeState:
     window: float | None = None
     samples: int = 0
     turned: float = 0.0
+    settled: bool = False
+    """Whether `low_s` shows the window in force alone."""
     wider: tuple[float, float] | None = None
     ref: tuple[float, float] | None = None
     """Window and rate from which growth is counted."""
@@ -79,6 +82,8 @@ class KneeState:
     """For how many more samples the window does not grow, since the rate did not follow it."""
     doubted: bool = False
     """Whether the rate has not followed the window yet."""
+    met: bool = False
+    """Whether the knee was met yet."""
     knee_samples: int = field(default=0, metadata={"stored_as": "felt"})
     """For how many more samples the knee counts as near, since messages waited for each other."""
 
@@ -134,7 +139,7 @@ class Knee:
         knee = window - waiting
         is_waiting = waiting > _FEW * window + 0.5
         if is_waiting:
-            after = replace(after, knee_samples=_KNEE_MEMORY)
+            after = replace(after, knee_samples=_KNEE_MEMORY, met=True)
         wanted = self._wanted(after, window, knee, is_waiting, measured, residence_s, sample.dt)
         parts = {"knee": knee, "spare": wanted - knee}
         code, reason = ReasonCode.UNSPECIFIED, ""
@@ -160,7 +165,7 @@ class Knee:
                 after,
                 samples=0,
                 turned=0.0,
-                low_s=None,
+                settled=False,
                 flow=None,
                 wider=(window, low_s) if command < window else None,
             )
@@ -183,19 +188,20 @@ class Knee:
             return _PROBE * window if state.samples >= _PROBE_SAMPLES and wanted >= _PROBE * window else wanted
         if state.knee_samples or (not measured.is_full and measured.depth is None):
             return _GROWTH * window + 1.0 if measured.is_full else window
-        growth, wanted = _SLOW_START, _SLOW_START * window
+        wanted = _GROWTH * window + 1.0 if state.met else _SLOW_START * window
+        most = max(wanted, 1.0)
         if measured.depth is not None and state.flow is not None:
             demand = (measured.publish_per_s or state.flow) + measured.depth / max(dt, 1e-3)
             least = _GROWTH * window if measured.is_full else window
-            growth, wanted = _FEED_FORWARD, max(demand * residence_s * spare + 1.0, least)
-        return min(wanted, max(growth * window, 1.0))
+            most, wanted = max(_FEED_FORWARD * window, 1.0), max(demand * residence_s * spare + 1.0, least)
+        return min(wanted, most)
 
     @staticmethod
     def _move(state: KneeState, window: float, wanted: float) -> float:
         if wanted > window:
-            ready = state.turned >= _TURNED * window and not state.stalled and not state.doubted
+            ready = state.turned >= window and not state.stalled and not state.doubted
             return wanted if ready else window
-        if wanted > _LEAST_SHRINK * window or state.samples < _LEAST_SAMPLES or state.turned < _LEAST:
+        if wanted > _LEAST_SHRINK * window or not _is_known(state.samples, state.turned, window):
             return window
         return max(wanted, _MOST_SHRINK * window)
 
@@ -216,26 +222,32 @@ class Knee:
         return ""
 
 
+def _is_known(samples: int, turned: float, window: float) -> bool:
+    """Whether enough messages have passed under this window alone to make it narrower."""
+    return samples >= _LEAST_SAMPLES and turned >= window + _LEAST
+
+
 def _observe(state: KneeState, window: float, low_s: float, rate: float, count: float, *, full: bool) -> KneeState:
     """The state with what a sample showed of the window in force, in which `count` messages were handled."""
     keep = math.exp(-count / _MEMORY)
     if state.window is None or state.window != window:  # somebody else has set the window
-        state = replace(state, low_s=None, flow=None, samples=0, turned=0.0, wider=None)
-    low, flow = ewma(state.low_s, low_s, keep), ewma(state.flow, rate, keep)
+        state = replace(state, settled=False, flow=None, samples=0, turned=0.0, wider=None)
+    low = ewma(state.low_s if state.settled else None, low_s, keep)
+    flow = ewma(state.flow, rate, keep)
     base = low_s if state.base_s is None else state.base_s
     if low < base:
         base = ewma(base, low, keep)
     samples, turned, wider, ref = state.samples + 1, state.turned + count, state.wider, state.ref
     stalled, doubted = max(0, state.stalled - 1), False
-    is_enough = samples >= _LEAST_SAMPLES and turned >= _LEAST
+    is_enough = _is_known(samples, turned, window)
     if is_enough and wider is not None:
-        if wider[1] - low < _FOLLOWED * (wider[0] - window) / flow:
+        if wider[0] >= _TEST * window and wider[1] - low < _FOLLOWED * (wider[0] - window) / flow:
             base = max(base, low)
         wider = None
     if not full:
         ref = None
     elif ref is None or window < ref[0] or samples >= _KNEE_MEMORY // 3:
-        ref = (window, flow)
+        ref = (window, flow) if turned >= _LEAST_RESPONSE else None
     elif window >= _WIDER * ref[0]:
         if flow >= ref[1] * (1.0 + _RESPONSE * (window / ref[0] - 1.0)):
             ref = (window, flow)
@@ -251,6 +263,7 @@ def _observe(state: KneeState, window: float, low_s: float, rate: float, count: 
         window=window,
         samples=samples,
         turned=turned,
+        settled=state.turned >= window,
         wider=wider,
         ref=ref,
         stalled=stalled,

@@ -13,6 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from flyball.control.filters import ewma
+from flyball.control.limits import clamp
 from flyball.errors import InvalidValue
 
 Pacing: TypeAlias = Literal["off", "always", "bounded", "below one"]
@@ -20,17 +22,20 @@ Pacing: TypeAlias = Literal["off", "always", "bounded", "below one"]
 
 off        never
 always     the pace decides, the window does not
-bounded    a rate goal is an upper bound: the pace decides as long as the handlers keep up with it, and the window
-           bounds what is in flight when they do not
+bounded    a rate goal is an upper bound; where it needs less than one message at a time, or nobody knows yet, the
+           pace decides
 below one  the pace stands for a window of less than one message
 """
 
 KEEP_RESIDENCE = 0.6
 """Part of the old residence time that stays in the mean by which `carry_out` decides."""
 _MOST = 1.1  # highest pace as a multiple of the goal, to make up for late timers
-_ROOM = 1.5  # width of the window beside what the goal needs: where handlers are irregular, it must not decide
+_BOUND = 1.15  # the same where the window decides and the pace is its bound: stalls are made up for
+_ROOM = 2.0  # width of the window beside what the goal needs, where the pace decides
 _BURST_S = 0.02
-_BOUND_BURST_S = 0.1  # a pause of the whole process is made up for
+_BOUND_BURST_S = 0.05  # covers a whole window that is above the mean for one tick
+_SCALE_FROM, _SCALE_KNOWN = 5, 10  # samples from which a metric's scale is estimated, and until it is known
+_SCALE_MOVE, _KEEP_SCALE = 1.5, 0.95
 _EARLY_S = 1e-6  # a token that is due within this time is there: no timer is more exact
 
 
@@ -109,6 +114,37 @@ def pace_for_window(window: float, residence_s: float | None, goal_per_s: float 
     return pace if goal_per_s is None else min(pace, _MOST * goal_per_s)
 
 
+@dataclass(frozen=True, slots=True)
+class MetricScale:
+    """What a message handed over counts in a metric of the user's own: the mean of metric / rate.
+
+    >>> scale = MetricScale()
+    >>> for _ in range(12):
+    ...     scale = scale.update(metric=200.0, rate_per_s=100.0)
+    >>> scale.pace_for(goal=400.0), MetricScale().pace_for(goal=400.0) is None
+    (200.0, True)
+    """
+
+    ratio: float | None = None
+    samples: int = 0
+
+    def update(self, metric: float | None, rate_per_s: float | None) -> MetricScale:
+        """The scale after a sample; single samples move it little, for the metric may be late or noisy."""
+        if metric is None or rate_per_s is None or not (metric > 0.0 and rate_per_s > 0.0):
+            return self
+        samples, ratio = self.samples + 1, metric / rate_per_s
+        if samples <= _SCALE_FROM:
+            return MetricScale(None, samples)
+        if samples > _SCALE_KNOWN and self.ratio is not None:
+            ratio = clamp(ratio, self.ratio / _SCALE_MOVE, self.ratio * _SCALE_MOVE)
+        counted = samples - _SCALE_FROM
+        return MetricScale(ewma(self.ratio, ratio, min(1.0 - 1.0 / counted, _KEEP_SCALE)), samples)
+
+    def pace_for(self, goal: float) -> float | None:
+        """The pace that reaches a goal of the metric; None: not known yet."""
+        return goal / self.ratio if self.ratio is not None and self.samples >= _SCALE_KNOWN else None
+
+
 def carry_out(
     command: float, pacing: Pacing, residence_s: float | None, goal_per_s: float | None, most: float = math.inf
 ) -> Actuation:
@@ -122,13 +158,16 @@ def carry_out(
     ((6.8, None), (1.0, 50.0))
     >>> carry_out(1.0, "bounded", None, 10.0)[:2], carry_out(0.05, "bounded", 0.001, 10.0)[:2]
     ((1.0, 10.0), (1.1, 10.0))
-    >>> carry_out(6.8, "bounded", 0.017, 400.0)
-    Actuation(window=11.2, pace_per_s=400.0, burst_s=0.1)
-    >>> carry_out(6.8, "bounded", 0.017, 400.0, most=8.0).window
+    >>> carry_out(6.8, "bounded", 0.017, 400.0)[0]
+    6.8
+    >>> round(carry_out(6.8, "bounded", 0.017, 400.0)[1])
+    460
+    >>> carry_out(6.8, "always", 0.017, 400.0, most=8.0).window
     8.0
     """
+    wide = min(_ROOM * command + 1.0, most)
     if pacing == "always":
-        return Actuation(min(2.0 * command + 1.0, most), goal_per_s)
+        return Actuation(wide, goal_per_s)
     if pacing == "below one":
         pace = pace_for_window(command, residence_s, goal_per_s)
         return Actuation(command) if pace is None else Actuation(1.0, pace)
@@ -137,5 +176,5 @@ def carry_out(
     if residence_s is None:
         return Actuation(command, goal_per_s)
     if goal_per_s * residence_s < 1.0:
-        return Actuation(min(2.0 * command + 1.0, most), goal_per_s)
-    return Actuation(min(_ROOM * command + 1.0, most), goal_per_s, _BOUND_BURST_S)
+        return Actuation(wide, goal_per_s)
+    return Actuation(command, _BOUND * goal_per_s, _BOUND_BURST_S)

@@ -132,5 +132,5 @@ def explain(state: Reachability, goal: float) -> tuple[ReasonCode, str]:
     return (
         ReasonCode.UNREACHABLE,
         f"the goal of {goal:.4g}/s is out of reach: a wider window no longer brings more, the handlers are the "
-        f"limit; reachable is about {state.best:.4g}/s, which a window of {state.held_window:.3g} gives",
+        f"limit; reachable is about {state.best:.4g}/s",
     )
