@@ -46,7 +46,9 @@ def test_a_cluster_without_a_manager_says_so(store: str) -> None:
     )
     code, out, _ = flyball("describe", store, "shop")
     assert code == 0
-    assert out.startswith("shop: the queue orders on 2 nodes, manager none; a client is gone after 6 s of silence")
+    assert out.startswith(
+        "shop: the queue orders on 2 nodes, manager none, mode on; a client is gone after 6 s of s"
+    )
     nodes = document("describe", store, "shop")["nodes"]
     assert [(node["node"], node["capacity"]) for node in nodes] == [("a", 100), ("b", 50)]
     assert "no manager now" in flyball("drain", store, "shop", "b")[2]
@@ -103,3 +105,62 @@ def test_mistakes_are_one_sentence(store: str, arguments: tuple[str, ...], words
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_proposals_are_listed_approved_rejected_and_watched(store: str) -> None:
+    async def proposal(kind: str) -> Any:
+        async with asyncio.timeout(GUARD_S):
+            while True:
+                found = (await asyncio.to_thread(document, "propose", store, "shop"))["proposals"]
+                pending = [one for one in found if (one["kind"], one["stage"]) == (kind, "pending")]
+                if pending:
+                    return pending[0]
+                await asyncio.sleep(0.1)
+
+    async def scenario() -> None:
+        code, _, err = await asyncio.to_thread(flyball, "set", store, "shop", "--mode=advise", "--auto=none")
+        assert (code, err) == (0, "cluster shop: mode advise, without approval: none\n")
+        async with await connect(f"cluster://shop?store={store}") as broker:
+            sender = await broker.sender("orders")
+            assert (
+                "nothing is proposed for cluster shop, whose mode is advise"
+                in flyball("propose", store, "shop")[2]
+            )
+            await asyncio.to_thread(flyball, "drain", store, "shop", "a")
+            found = await proposal("drain")
+            id = found["id"]
+            assert (found["change"], found["goal"]) == ("empty a, move 1 sessions", {"rank": 2, "name": "no_loss"})
+            assert found["sessions"][0]["target"] == "b"
+            (node_a, node_b) = found["nodes"]
+            assert (node_a["before"]["x"], node_a["after"]["x"]) == (1.0, 0.0)
+            assert (node_b["before"]["load"], node_b["after"]["load"]) == (0.0, 0.02)
+            code, out, _ = await asyncio.to_thread(flyball, "propose", store, "shop")
+            assert out.startswith(
+                f"{id} (pending): empty a, move 1 sessions\n  why: a is to be free for maintenance;"
+            )
+            assert "it serves goal 2, no loss\n  cost: 1 sessions and 0 messages move, about 0.5 s with" in out
+            assert "1 → 0" in out
+            code, out, err = await asyncio.to_thread(flyball, "approve", store, "shop", id)
+            assert (code, out) == (2, "")
+            assert err == "flyball: the mode is advise: nothing is carried out; set the mode to on\n"
+            assert (await asyncio.to_thread(document, "status", store, "shop"))["proposals"] == [id]
+            await asyncio.to_thread(flyball, "set", store, "shop", "--mode=on")
+            watching = asyncio.create_task(
+                asyncio.to_thread(flyball, "watch", store, "shop", "--seconds=4", "--json")
+            )
+            await asyncio.sleep(2.0)  # the manager has read the mode by then
+            code, out, _ = await asyncio.to_thread(flyball, "approve", store, "shop", id)
+            assert (code, out.startswith(f"{id} ")) == (0, True)
+            code, out, _ = await watching
+            watched = [json.loads(line) for line in out.splitlines()]
+            assert {"mark a: maintenance", f"approve {id}", f"close {id}"} <= {one["action"] for one in watched}
+            assert all(one["reason"] for one in watched)
+            assert sender.node == "b"  # type: ignore[attr-defined]
+            found = await asyncio.to_thread(document, "status", store, "shop")
+            assert found["size"] == {"verdict": "right", "reason": found["size"]["reason"]}
+            assert found["size"]["reason"] == "1 clients, room for 50: a load of 0.02, and min_nodes is 2"
+
+    asyncio.run(scenario())
+    code, _, err = flyball("approve", store, "shop", "drain-1")
+    assert (code, err) == (2, "flyball: cluster 'shop' has no manager now: start a program that uses it\n")
+    assert "no program manages shop" in flyball("propose", store, "shop")[2]

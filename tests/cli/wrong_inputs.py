@@ -54,6 +54,12 @@ CALLS: dict[str, Words] = {
     "cluster create": ("sqlite:///cluster.db", "shop", "--node", "a=sqlite:///good.db"),
     "cluster describe": ("sqlite:///groups.db", "shop"),
     "cluster status": ("sqlite:///groups.db", "shop"),
+    "cluster propose": ("sqlite:///groups.db", "shop"),
+    "cluster approve": ("sqlite:///groups.db", "shop", "grow-1"),
+    "cluster reject": ("sqlite:///groups.db", "shop", "grow-1"),
+    "cluster stop": ("sqlite:///groups.db", "shop", "grow-1"),
+    "cluster watch": ("sqlite:///groups.db", "shop", "--seconds", "0"),
+    "cluster set": ("sqlite:///groups.db", "shop", "--mode", "on"),
     "cluster drain": ("sqlite:///groups.db", "shop", "a"),
     "cluster resume": ("sqlite:///groups.db", "shop", "a"),
     "queues": ("sqlite:///good.db",),
@@ -176,10 +182,18 @@ for _command in ("list", "show", "replay", "delete"):
 for _command in ("list", "show", "what-if", "advise"):
     WRONG[f"groups {_command}", "store"] = STORE_URLS
 
-for _command in ("create", "describe", "status", "drain", "resume"):
+for _command in (
+    *("create", "describe", "status", "drain", "resume"),
+    *("propose", "approve", "reject", "stop", "watch", "set"),
+):
     WRONG[f"cluster {_command}", "store"] = tuple(url for url in STORE_URLS if url != MISSING_DATABASE)
     WRONG[f"cluster {_command}", "cluster"] = ("",) if _command == "create" else ("", "shopp")
     WRONG[f"cluster {_command}", "node"] = ("", "b")
+for _command in ("approve", "reject", "stop"):
+    WRONG[f"cluster {_command}", "proposal"] = ("", "grow", "grow-1")
+for _command in ("create", "set"):
+    WRONG[f"cluster {_command}", "--mode"] = ("", "of", "ON")
+    WRONG[f"cluster {_command}", "--auto"] = ("", "groww", "GROW")
 WRONG["cluster create", "--node"] = ("", "a", "a=", "=sqlite:///good.db", "a=nope", "a=kafka://localhost:99999")
 WRONG["cluster create", "--capacity"] = ("", "a", "a=", "a=x", "b=3", "a=-1", "a=0")
 

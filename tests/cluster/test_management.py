@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from flyball.cluster.policy.decisions import Decision, Elect, MoveMessages, MoveSession, Refuse
 from flyball.cluster.policy.events import Reading
-from flyball.cluster.policy.management import Client, Observation, Picture, begin, manage, take_over
+from flyball.cluster.policy.management import Client, Observation, Picture, begin, manage
 from flyball.cluster.policy.rules import Rules
 from flyball.cluster.policy.state import Mark, Node, State, Status
+from flyball.cluster.policy.succession import take_over
 from flyball.cluster.records import ClusterRecord, add_changes, add_decisions, decode_record, encode_record
 from tests.cluster.carry_out import select
 

@@ -1,29 +1,40 @@
-"""flyball cluster: create a cluster, see where its clients and messages are and why, and empty a node."""
+"""flyball cluster: create a cluster, see where its clients and messages are and why, and change it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flyball.cli import cluster_changes
+from flyball.cli.cluster_access import (
+    AutoOption,
+    ClusterArgument,
+    ModeOption,
+    NodeArgument,
+    StoreArgument,
+    list_options,
+    open_cluster,
+    show_time,
+)
 from flyball.cli.output import JsonOption, note, print_json, table
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from flyball.cluster.cluster_store import ClusterStore
     from flyball.cluster.policy.state import Node, State
 
 app = typer.Typer(no_args_is_help=True)
 
-StoreArgument = Annotated[
-    str, typer.Argument(help="Store of the cluster, sqlite:///cluster.db or postgresql://user@host/database.")
-]
-ClusterArgument = Annotated[str, typer.Argument(help="Name of the cluster.")]
-NodeArgument = Annotated[str, typer.Argument(help="Name of the node.")]
+for _name, _command in (
+    ("propose", cluster_changes.propose),
+    ("approve", cluster_changes.approve),
+    ("reject", cluster_changes.reject),
+    ("stop", cluster_changes.stop),
+    ("watch", cluster_changes.watch),
+    ("set", cluster_changes.configure),
+):
+    app.command(_name)(_command)
 
 
 @app.command("create")
@@ -35,6 +46,8 @@ def create(
     capacity: Annotated[
         list[str] | None, typer.Option(help="NAME=CLIENTS that a node serves well (100); may be repeated.")
     ] = None,
+    mode: ModeOption = None,
+    auto: AutoOption = None,
 ) -> None:
     """Create a cluster in a store, which is made if it does not exist; the brokers of its nodes must run."""
     from flyball.cluster.cluster_store import create_cluster
@@ -51,7 +64,7 @@ def create(
                 f"--capacity must be NODE=CLIENTS, a node that is named by --node, got {name}={clients}"
             )
         nodes[name]["capacity"] = int(clients)
-    create_cluster(store, ClusterConfig(name=cluster, queue=queue or "", nodes=nodes))
+    create_cluster(store, ClusterConfig(name=cluster, queue=queue or "", nodes=nodes, **list_options(mode, auto)))
     note(f"cluster {cluster} has {len(nodes)} nodes; use it as cluster://{cluster}?store={store}")
 
 
@@ -60,7 +73,7 @@ def describe(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = 
     """Say what a cluster consists of, who manages it, and what was decided last, with the reasons."""
     from flyball.brokers.url import BrokerUrl
 
-    with _open(store, cluster) as records:
+    with open_cluster(store, cluster) as records:
         setup, record, leader = records.setup(), records.read().state, records.leader()
     config = setup.config
     nodes = [
@@ -74,6 +87,8 @@ def describe(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = 
                 "cluster": config.name,
                 "queue": config.queue_name,
                 "manager": leader,
+                "mode": config.mode,
+                "auto": list(config.auto),
                 "nodes": [dict(zip(header, row, strict=True)) for row in nodes],
                 "drains": sorted(setup.drains),
                 "history": [asdict(entry) for entry in record.history],
@@ -81,23 +96,26 @@ def describe(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = 
         )
         return
     typer.echo(
-        f"{config.name}: the queue {config.queue_name} on {len(nodes)} nodes, manager {leader or 'none'}; a "
-        f"client is gone after {config.session_timeout_s:g} s of silence, a node after {config.lost_after_s:g} s"
+        f"{config.name}: the queue {config.queue_name} on {len(nodes)} nodes, manager {leader or 'none'}, mode "
+        f"{config.mode}; a client is gone after {config.session_timeout_s:g} s of silence, a node after "
+        f"{config.lost_after_s:g} s"
     )
     typer.echo("\n" + table(nodes, header=("node", "url", "capacity", "zone")))
     if record.history:
-        rows = [(_time(entry.time_s), entry.action, entry.reason) for entry in record.history]
+        rows = [(show_time(entry.time_s), entry.action, entry.reason) for entry in record.history]
         typer.echo("\n" + table(rows, header=("time", "decision", "reason")))
 
 
 @app.command("status")
 def status(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = False) -> None:
-    """Show clients, shares, load and messages of every node, and a verdict on each."""
+    """Show clients, shares, load and messages of every node, with a verdict on each and on how many they are."""
     from flyball.cluster.policy.proposals import list_figures
+    from flyball.cluster.policy.provisioning import judge_size
 
-    with _open(store, cluster) as records:
+    with open_cluster(store, cluster) as records:
         config, record, leader = records.setup().config, records.read().state, records.leader()
     state = record.state
+    verdict = judge_size(config.rules, state)
     rows = [
         {
             **asdict(figures),
@@ -107,13 +125,15 @@ def status(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = Fa
         for figures in list_figures(state)
     ]
     if json:
-        asked = _time(record.asked_time_s) if rows else None
+        asked = show_time(record.asked_time_s) if rows else None
         print_json(
             {
                 "cluster": config.name,
                 "manager": leader,
                 "asked": asked,
                 "moving": len(state.moving),
+                "size": {"verdict": verdict.size.value, "reason": verdict.reason.text},
+                "proposals": list(state.proposals),
                 "nodes": rows,
             }
         )
@@ -121,7 +141,9 @@ def status(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = Fa
     if not rows:
         note(f"cluster {config.name} has had no manager yet: start a program that uses it")
         return
-    lost = "" if leader is not None else f"; no program manages it: this was seen at {_time(record.asked_time_s)}"
+    lost = (
+        "" if leader is not None else f"; no program manages it: this was seen at {show_time(record.asked_time_s)}"
+    )
     typer.echo(
         f"{config.name}: {state.producers.total()} producers, {state.consumers.total()} consumers, "
         f"{len(state.moving)} moving, {sum(node.length or 0 for node in state.nodes.values())} messages{lost}"
@@ -142,12 +164,15 @@ def status(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = Fa
     typer.echo(
         "\n" + table(shown, header=("node", "producers", "consumers", "x", "y", "load", "messages", "verdict"))
     )
+    typer.echo(f"\nnumber of nodes: {verdict.size.value} ({verdict.reason.text})")
+    if state.proposals:
+        typer.echo(f"proposed or being carried out: {', '.join(state.proposals)}; see `flyball cluster propose`")
 
 
 @app.command("drain")
 def drain(store: StoreArgument, cluster: ClusterArgument, node: NodeArgument) -> None:
     """Empty a node for maintenance: its clients, then its messages, move to the others."""
-    with _open(store, cluster) as records:
+    with open_cluster(store, cluster) as records:
         records.drain(node)
         leader = records.leader()
     note(
@@ -159,20 +184,9 @@ def drain(store: StoreArgument, cluster: ClusterArgument, node: NodeArgument) ->
 @app.command("resume")
 def resume(store: StoreArgument, cluster: ClusterArgument, node: NodeArgument) -> None:
     """Use a node again that was drained."""
-    with _open(store, cluster) as records:
+    with open_cluster(store, cluster) as records:
         records.drain(node, wanted=False)
     note(f"{node} gets clients again")
-
-
-@contextmanager
-def _open(url: str, cluster: str) -> Iterator[ClusterStore]:
-    from flyball.cluster.cluster_store import ClusterStore
-    from flyball.store.url import open_database
-
-    with closing(open_database(url, create=False)) as database:
-        records = ClusterStore(database, cluster)
-        records.setup()  # a name that is not there is refused now
-        yield records
 
 
 def _judge(state: State, node: Node) -> str:
@@ -198,7 +212,3 @@ def _parse_pair(text: str) -> tuple[str, str]:
     if not name or not value:
         raise InvalidValue(f"a node must be written NAME=VALUE, got {text!r}")
     return name, value
-
-
-def _time(time_s: float) -> str:
-    return datetime.fromtimestamp(time_s, UTC).isoformat(timespec="seconds")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 from flyball.brokers.core.checks import ChannelSpec
 from flyball.cluster.config import ClusterConfig
 from flyball.cluster.policy.management import Client
+from flyball.cluster.policy.requests import Action, Request
 from flyball.cluster.records import (
     ClusterRecord,
     decode_record,
@@ -18,14 +21,17 @@ from flyball.cluster.records import (
 )
 from flyball.errors import InvalidValue
 from flyball.store import led_state
-from flyball.store.documents import ABSENT, Documents
+from flyball.store.documents import ABSENT, Documents, delete_document, read_document
+from flyball.store.leases import Lease
 from flyball.store.led_state import LedState
-from flyball.store.protocol import Conflict, Database
+from flyball.store.protocol import Conflict, Database, Transaction
 from flyball.store.url import open_database
 
 StoredRecord: TypeAlias = led_state.StoredState[ClusterRecord]
 
 _ATTEMPTS = 20
+_REQUESTS = 100
+"""Requests of operators that may wait at the same time."""
 
 
 class _Codec:
@@ -65,6 +71,12 @@ class ClientSession:
     client: Client
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRequest:
+    request: Request
+    version: int
+
+
 class ClusterStore(LedState[ClusterRecord, Client]):
     """The records of one cluster in a database. Calls wait for the database: make them from a worker thread."""
 
@@ -72,6 +84,8 @@ class ClusterStore(LedState[ClusterRecord, Client]):
         super().__init__(database, _Codec(), space="clusters", label="cluster", key=name)
         self._name = name
         self._setups = Documents(database, "cluster setups")
+        self._requests_space = f"cluster requests {name}"
+        self._requests = Documents(database, self._requests_space)
 
     def create(self, config: ClusterConfig) -> None:
         try:
@@ -95,15 +109,13 @@ class ClusterStore(LedState[ClusterRecord, Client]):
         def add(setup: Setup) -> Setup:
             if setup.find_channel(channel.name) is not None:
                 return setup
-            return Setup(setup.config, setup.drains, (*setup.channels, channel))
+            return replace(setup, channels=(*setup.channels, channel))
 
         return self._change_setup(add)
 
     def remove_channel(self, name: str) -> Setup:
         return self._change_setup(
-            lambda setup: Setup(
-                setup.config, setup.drains, tuple(one for one in setup.channels if one.name != name)
-            )
+            lambda setup: replace(setup, channels=tuple(one for one in setup.channels if one.name != name))
         )
 
     def drain(self, node: str, *, wanted: bool = True) -> Setup:
@@ -116,9 +128,52 @@ class ClusterStore(LedState[ClusterRecord, Client]):
             drains = setup.drains | {node} if wanted else setup.drains - {node}
             if drains >= set(setup.config.nodes):
                 raise InvalidValue(f"node {node!r} cannot be emptied: cluster {self._name!r} would have no other")
-            return Setup(setup.config, drains, setup.channels)
+            return replace(setup, drains=drains)
 
         return self._change_setup(change)
+
+    def configure(self, **options: Any) -> Setup:
+        """Change keys of the configuration; its manager notices in a heartbeat."""
+        return self._change_setup(
+            lambda setup: replace(setup, config=ClusterConfig(**{**setup.config.model_dump(), **options}))
+        )
+
+    def ask(self, action: Action, subject: str) -> StoredRequest:
+        """Ask the manager for something; its answer will be in its record."""
+        if len(self._requests.all()) >= _REQUESTS:
+            raise InvalidValue(f"cluster {self._name!r} has {_REQUESTS} requests that nobody answered")
+        request = Request(secrets.token_hex(8), action, subject)
+        document = self._requests.put(request.id, asdict(request), expected=ABSENT)
+        return StoredRequest(request, document.version)
+
+    def withdraw(self, stored: StoredRequest) -> bool:
+        """Take a request back; False: it has been answered."""
+        try:
+            self._requests.delete(stored.request.id, expected=stored.version)
+        except Conflict:
+            return False
+        return True
+
+    def requests(self) -> tuple[Request, ...]:
+        """What waits for an answer, oldest first."""
+        waiting = sorted(self._requests.all(), key=lambda document: document.version)
+        return tuple(Request(**document.value) for document in waiting)
+
+    def write_answered(
+        self, record: ClusterRecord, replaced: StoredRecord, lease: Lease, requests: Iterable[Request]
+    ) -> StoredRecord:
+        """Write as the leader, and remove the requests that the record answers: both, or neither. Raises
+        `Conflict` if one was withdrawn."""
+        ids = [request.id for request in requests]
+        if not ids:
+            return self.write(record, replaced, lease)
+        return self._write(record, replaced, lease, lambda transaction: self._remove_requests(transaction, ids))
+
+    def _remove_requests(self, transaction: Transaction, ids: list[str]) -> None:
+        for id in ids:
+            if read_document(transaction, self._requests_space, id) is None:
+                raise Conflict(f"request {id} was withdrawn")
+            delete_document(transaction, self._requests_space, id)
 
     def sessions(self) -> list[ClientSession]:
         return [ClientSession(s.member, s.token, s.alive, decode_report(s.value)) for s in self.stored_sessions()]
@@ -135,7 +190,7 @@ class ClusterStore(LedState[ClusterRecord, Client]):
                 if attempt + 1 == _ATTEMPTS:
                     raise
                 continue
-            return Setup(after.config, after.drains, after.channels, document.version)
+            return replace(after, version=document.version)
         raise AssertionError("the last attempt raises")
 
 

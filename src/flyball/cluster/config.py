@@ -8,8 +8,9 @@ from pydantic import Field, PositiveFloat, StrictInt, StrictStr, ValidationError
 
 from flyball.brokers.core.names import check_name
 from flyball.brokers.url import BrokerUrl
-from flyball.cluster.policy.rules import Rules
+from flyball.cluster.policy.rules import Kind, Rules
 from flyball.cluster.policy.state import Node
+from flyball.control.record import Mode
 from flyball.errors import InvalidValue
 from flyball.loops.toml import describe_mistakes
 from flyball.strict_model import StrictModel
@@ -52,6 +53,10 @@ class ClusterConfig(StrictModel):
     """A node that does not answer for so long is lost."""
     allowed_length: Annotated[StrictInt, Field(ge=0)] = 10_000
     """A queue that is longer hands its surplus to the others."""
+    mode: Mode = "on"
+    """advise: changes are only proposed; shadow: those of `auto` are logged as if they were carried out."""
+    auto: tuple[Kind, ...] = tuple(Kind)
+    """Kinds of change that need no approval."""
 
     if not TYPE_CHECKING:
 
@@ -87,7 +92,13 @@ class ClusterConfig(StrictModel):
     def rules(self) -> Rules:
         """All nodes are members for good: the brokers run whether the cluster uses them or not."""
         count = len(self.nodes)
-        return Rules(allowed_length=self.allowed_length, min_nodes=count, max_nodes=count)
+        return Rules(
+            mode=self.mode,
+            auto=frozenset(self.auto),
+            allowed_length=self.allowed_length,
+            min_nodes=count,
+            max_nodes=count,
+        )
 
     def make_nodes(self) -> dict[str, Node]:
         return {

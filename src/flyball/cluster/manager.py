@@ -24,9 +24,11 @@ from flyball.cluster.cluster_store import ClientSession, ClusterStore, Setup, St
 from flyball.cluster.node_connections import NodeConnections
 from flyball.cluster.policy.decisions import Decision, MoveMessages
 from flyball.cluster.policy.events import MessagesMoved, Reading
-from flyball.cluster.policy.management import Client, Observation, Picture, manage, take_over
+from flyball.cluster.policy.management import Client, Observation, Picture, manage
+from flyball.cluster.policy.requests import Request
 from flyball.cluster.policy.state import State
-from flyball.cluster.records import ClusterRecord, add_changes, add_decisions
+from flyball.cluster.policy.succession import take_over
+from flyball.cluster.records import add_changes, add_decisions
 from flyball.errors import FlyballError
 from flyball.store.candidacy import Candidacy
 from flyball.store.leases import Lease
@@ -116,10 +118,11 @@ class Manager:
         sessions = await self._call(self._store.sessions)
         await self._remove_expired(sessions, lease)
         clients = {session.id: session.client for session in sessions if session.alive}
-        if not is_due and clients == led.clients and not self._moved:
+        requests = await self._call(self._store.requests)
+        if not is_due and clients == led.clients and not self._moved and not requests:
             return
         readings = await self._read_nodes(led, clients) if is_due else None
-        await self._advance(led, clients, readings, lease)
+        await self._advance(led, clients, readings, requests, lease)
 
     async def _take_over(self) -> _Led:
         """Go on from what the last manager wrote."""
@@ -138,19 +141,21 @@ class Manager:
         led: _Led,
         clients: Mapping[str, Client],
         readings: Mapping[str, Reading | None] | None,
+        requests: tuple[Request, ...],
         lease: Lease,
     ) -> None:
         config = led.setup.config
         moved, self._moved = tuple(self._moved), []
-        observation = Observation(await self._now_s(), clients, readings, moved, led.setup.drains)
+        observation = Observation(await self._now_s(), clients, readings, moved, led.setup.drains, requests)
         before: Picture = led.stored.state.picture
         picture, decisions = manage(config.rules, before, observation, lost_after_s=config.lost_after_s)
         time_s = self._wall_clock()
-        known = led.stored.state
-        record = ClusterRecord(picture, known.history, known.asked_time_s if readings is None else time_s)
+        record = replace(led.stored.state, picture=picture)
+        if readings is not None:
+            record = replace(record, asked_time_s=time_s)
         record = add_changes(record, before.state, time_s)
         record = add_decisions(record, decisions, time_s)
-        led.stored = await self._call(self._store.write, record, led.stored, lease)
+        led.stored = await self._call(self._store.write_answered, record, led.stored, lease, requests)
         led.clients = clients
         self._act(led, decisions)
 

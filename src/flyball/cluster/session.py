@@ -62,11 +62,11 @@ class Session:
         return self.node is not None and self.node == self._wanted and not (self._is_lost or self.is_troubled)
 
     def follow(self, state: State) -> None:
-        """Take in the manager's newest record; it has only the moves that have begun."""
+        """Take in the manager's newest record; a move that has not begun waits for its turn."""
         session = state.sessions.get(self.id)
         if session is None:
             return  # not elected yet, or forgotten by a manager that lost its state: stay
-        node = session.place
+        node = session.node if session.started_s is None else session.place
         here = None if self.node is None else state.nodes.get(self.node)
         self._is_lost = here is not None and here.status is Status.LOST
         if node != self._wanted:

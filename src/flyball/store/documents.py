@@ -7,6 +7,7 @@ only by its holder (fencing token); both are checked in the transaction that wri
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,15 +50,25 @@ class Documents:
         )
         return [Document(key, json.loads(value), int(version)) for key, value, version in rows]
 
-    def put(self, key: str, value: Any, *, expected: int | None = None, lease: Lease | None = None) -> Document:
+    def put(
+        self,
+        key: str,
+        value: Any,
+        *,
+        expected: int | None = None,
+        lease: Lease | None = None,
+        also: Callable[[Transaction], None] | None = None,
+    ) -> Document:
         """Write if the version is still `expected` (None: any version) and the lease is still valid.
 
-        Raises `Conflict` or `Fenced` if not; then nothing was written.
+        Raises `Conflict` or `Fenced` if not; then nothing was written. `also` is done in the same transaction.
         """
         text = json.dumps(value)
 
         def work(transaction: Transaction) -> int:
             self._check(transaction, key, expected, lease)
+            if also is not None:
+                also(transaction)
             return write_document(transaction, self._space, key, text)
 
         return Document(key, json.loads(text), self._database.write(work))
@@ -67,7 +78,7 @@ class Documents:
 
         def work(transaction: Transaction) -> None:
             self._check(transaction, key, expected, lease)
-            transaction.execute("DELETE FROM flyball_document WHERE space = ? AND key = ?", (self._space, key))
+            delete_document(transaction, self._space, key)
 
         self._database.write(work)
 
@@ -104,6 +115,11 @@ def write_document(transaction: Transaction, space: str, key: str, text: str) ->
         (space, key, version, text),
     )
     return version
+
+
+def delete_document(transaction: Transaction, space: str, key: str) -> None:
+    """Remove a document in a transaction of its caller."""
+    transaction.execute("DELETE FROM flyball_document WHERE space = ? AND key = ?", (space, key))
 
 
 def next_version(transaction: Transaction) -> int:

@@ -6,13 +6,13 @@ a worker thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from flyball.store.documents import ABSENT, Documents
 from flyball.store.leases import Lease, Leases
-from flyball.store.protocol import Database
+from flyball.store.protocol import Database, Transaction
 from flyball.store.sessions import Renewal, Sessions, StoredSession
 
 State = TypeVar("State")
@@ -79,8 +79,18 @@ class LedState(Generic[State, Report]):
 
     def write(self, state: State, replaced: StoredState[State], lease: Lease) -> StoredState[State]:
         """Write as the leader; raises `Fenced` or `Conflict` if another leader came between."""
+        return self._write(state, replaced, lease)
+
+    def _write(
+        self,
+        state: State,
+        replaced: StoredState[State],
+        lease: Lease,
+        also: Callable[[Transaction], None] | None = None,
+    ) -> StoredState[State]:
+        """Write, and do `also` in the same transaction."""
         value = self._codec.encode_state(state)
-        document = self._documents.put(self._key, value, expected=replaced.version, lease=lease)
+        document = self._documents.put(self._key, value, expected=replaced.version, lease=lease, also=also)
         return StoredState(state, document.version)
 
     def remove_sessions(self, expired: Iterable[tuple[str, int]], lease: Lease) -> None:

@@ -10,6 +10,7 @@ apportionment   how many clients each node should have; balancing: the fewest mo
 exchange        messages between queues; evacuation: everything off a node
 repair          after a node was lost
 plans           what one change does; proposals: changes that can be approved; review: from wanted to done
+management      a round of the manager; requests: what operators ask; succession: what the next manager has
 capacity        C_i and the ratio of producers and consumers, estimated from measurements
 
 The names here are those that the twin needs; other code imports from the modules.

@@ -90,6 +90,10 @@ class Propose:
 
     proposal: Proposal
 
+    @property
+    def reason(self) -> Reason:
+        return self.proposal.reason
+
 
 @dataclass(frozen=True, slots=True)
 class CloseProposal:
@@ -107,6 +111,16 @@ class Answer:
     reason: Reason
 
 
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to an operator's request, for the command that made it."""
+
+    request: str
+    action: str
+    is_granted: bool
+    reason: Reason
+
+
 Decision: TypeAlias = (
     Elect
     | Refuse
@@ -120,4 +134,5 @@ Decision: TypeAlias = (
     | Propose
     | CloseProposal
     | Answer
+    | Reply
 )

@@ -24,6 +24,7 @@ from flyball.cluster.policy.events import (
     SessionMoved,
     Tick,
 )
+from flyball.cluster.policy.requests import Request, answer
 from flyball.cluster.policy.rules import Rules
 from flyball.cluster.policy.state import Node, Role, Session, State, Status
 from flyball.cluster.policy.step import step
@@ -55,32 +56,22 @@ class Observation:
     moved: tuple[MessagesMoved, ...] = ()
     drains: frozenset[str] = frozenset()
     """Nodes that an operator wants empty."""
+    requests: tuple[Request, ...] = ()
+    """What operators ask for, oldest first."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """The manager's state: that of the cluster, and since when nodes have not answered."""
+    """The manager's state: that of the cluster, and since when nodes have not answered; `now_s`: as of then."""
 
     state: State = field(default_factory=State)
     silent_since_s: Mapping[str, float] = field(default_factory=dict)
+    now_s: float = 0.0
 
 
 def begin(nodes: Mapping[str, Node]) -> Picture:
     """The picture of a cluster with these nodes, of which nothing else is known yet."""
     return Picture(State(nodes=dict(nodes)))
-
-
-def take_over(picture: Picture, nodes: Mapping[str, Node], now_s: float) -> Picture:
-    """What a successor goes on from: transfers and proposals ended with the manager that had them under way.
-
-    Nodes that were configured since are members; the times of the former manager may be those of another clock.
-    """
-    state = picture.state
-    sessions = {
-        id: Session(one.id, one.role, one.node, one.zone, one.target, None, None if one.target is None else now_s)
-        for id, one in state.sessions.items()
-    }
-    return Picture(State({**nodes, **state.nodes}, sessions, drains=state.drains, next_id=state.next_id))
 
 
 def manage(
@@ -104,7 +95,10 @@ def manage(
         readings = {name: reading for name, reading in observation.nodes.items() if reading is not None}
         state, more = step(rules, state, Tick(now_s, readings))
         decisions += more
-    return Picture(state, silent), tuple(decisions)
+    for request in observation.requests:
+        state, more = answer(rules, state, request, now_s)
+        decisions += more
+    return Picture(state, silent, now_s), tuple(decisions)
 
 
 def _note_silence(since_s: Mapping[str, float], observation: Observation) -> Mapping[str, float]:

@@ -61,6 +61,8 @@ class Proposal:
     expires_s: float
     stage: Stage = Stage.PENDING
     outcome: Reason | None = None
+    is_approved: bool = False
+    """An operator approved it, or asked for it."""
 
     @property
     def key(self) -> ProposalKey:
@@ -110,19 +112,26 @@ def predict(rules: Rules, state: State, plan: Plan) -> tuple[float, float]:
     """How long the plan takes, and which part of the throughput is missing meanwhile.
 
     A session pauses for `move_s` while it moves; those of lost nodes are not served anyway. A message that moves
-    costs its nodes as much as one that is served.
+    costs its nodes as much as one that is served. What is on a node that is to be emptied follows its clients.
     """
     moving = sum(1 for move in plan.sessions if state.is_up(move.source))
     moves_s = math.ceil(moving / rules.moves_at_once) * rules.move_s
     if len(plan.sessions) > moving:
         moves_s = max(moves_s, rules.move_s)
+    following = count_following(state, plan)
+    messages = plan.message_count + following
     exchange_s = plan.message_count / rules.exchange_per_s
     waits = any(not state.hosts[name].is_ready for name in plan.add if name in state.hosts)
-    duration_s = max(moves_s, exchange_s, rules.add_s if waits else 0.0)
+    duration_s = max(moves_s, exchange_s, rules.add_s if waits else 0.0) + following / rules.exchange_per_s
     if duration_s == 0.0:
         return 0.0, 0.0
     loss = moving * rules.move_s / (max(1, state.clients) * duration_s)
     rate_per_s = sum(node.rate_per_s or 0.0 for node in state.nodes.values())
-    if plan.messages and rate_per_s > 0.0:
-        loss += plan.message_count / duration_s / rate_per_s
+    if messages and rate_per_s > 0.0:
+        loss += messages / duration_s / rate_per_s
     return duration_s, min(1.0, loss)
+
+
+def count_following(state: State, plan: Plan) -> int:
+    """Messages on the nodes that the plan marks: they move as soon as the clients are gone."""
+    return sum(state.nodes[name].length or 0 for name, _ in plan.mark)

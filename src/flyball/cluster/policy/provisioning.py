@@ -134,14 +134,14 @@ def judge_size(rules: Rules, state: State) -> SizeVerdict:
     removable = find_removable(rules, state)
     if removable is not None:
         return SizeVerdict(Size.TOO_MANY, plan_shrink(rules, state, removable).reason)
-    return SizeVerdict(
-        Size.RIGHT,
-        Reason(
-            Code.RIGHT_SIZE,
-            f"{state.clients} clients, room for {state.capacity}: a load of {load:.3g}, "
-            f"and without any of the nodes it would exceed {rules.shrink_below:g}",
-        ),
-    )
+    if len(state.members) <= rules.min_nodes:
+        why = f"and min_nodes is {rules.min_nodes}"
+    elif state.moving or any(node.status is Status.ADDING for node in state.nodes.values()):
+        why = "and a change is under way"
+    else:
+        why = f"and without any of the nodes it would exceed {rules.shrink_below:g}"
+    text = f"{state.clients} clients, room for {state.capacity}: a load of {load:.3g}, {why}"
+    return SizeVerdict(Size.RIGHT, Reason(Code.RIGHT_SIZE, text))
 
 
 def _clients(state: State, name: str) -> int:

@@ -73,8 +73,9 @@ def consider(
             state, more = close(state, current, Reason(Code.WITHDRAWN, "nothing asks for it any more"))
             decisions += more
         return state, decisions
-    acts = rules.acts(kind) and state.held.get(kind, now_s) <= now_s
-    if current is not None and is_sound(rules, state, current):
+    continues = rules.mode == "on" and _continues(wanted)
+    acts = (rules.acts(kind) or continues) and state.held.get(kind, now_s) <= now_s
+    if current is not None and not continues and is_sound(rules, state, current):
         if acts:
             state, more = start(state, current, now_s)
             decisions += more
@@ -137,6 +138,11 @@ def refuse(state: State, proposal: Proposal, until_s: float) -> State:
     while len(refused) > _REFUSED:
         del refused[min(refused, key=lambda key: refused[key])]
     return replace(state, refused=refused)
+
+
+def _continues(wanted: Wanted) -> bool:
+    """Whether it is the rest of a change that was approved: what is still on a node that was marked by it."""
+    return wanted.kind in (Kind.SHRINK, Kind.DRAIN) and not (wanted.plan.mark or wanted.plan.add)
 
 
 def _find_pending(state: State, kind: Kind) -> Proposal | None:

@@ -275,7 +275,7 @@ def _approve(rules: Rules, state: State, id: str, now_s: float) -> tuple[State, 
     if not is_sound(rules, state, proposal):
         text = f"{id} does not fit the situation any more"
         return state, [Answer(id, Reason(Code.REPLACED, text))]
-    return start(state, proposal, now_s)
+    return start(state, replace(proposal, is_approved=True), now_s)
 
 
 def _reject(rules: Rules, state: State, id: str, now_s: float) -> tuple[State, list[Decision]]:
