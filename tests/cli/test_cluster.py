@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def test_proposals_are_listed_approved_rejected_and_watched(store: str) -> None:
 
     async def scenario() -> None:
         code, _, err = await asyncio.to_thread(flyball, "set", store, "shop", "--mode=advise", "--auto=none")
-        assert (code, err) == (0, "cluster shop: mode advise, without approval: none\n")
+        assert (code, err) == (0, "cluster shop: mode advise, 2 to 2 nodes, without approval: none\n")
         async with await connect(f"cluster://shop?store={store}") as broker:
             sender = await broker.sender("orders")
             assert (
@@ -145,14 +146,19 @@ def test_proposals_are_listed_approved_rejected_and_watched(store: str) -> None:
             assert err == "flyball: the mode is advise: nothing is carried out; set the mode to on\n"
             assert (await asyncio.to_thread(document, "status", store, "shop"))["proposals"] == [id]
             await asyncio.to_thread(flyball, "set", store, "shop", "--mode=on")
-            watching = asyncio.create_task(
-                asyncio.to_thread(flyball, "watch", store, "shop", "--seconds=4", "--json")
+            watching = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "flyball", "cluster", "watch", store, "shop", "--seconds=8", "--json"),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
             )
+            assert watching.stdout is not None
+            assert watching.stderr is not None
+            assert await watching.stderr.readline() == b"watching cluster shop for 8 s\n"
             await asyncio.sleep(2.0)  # the manager has read the mode by then
             code, out, _ = await asyncio.to_thread(flyball, "approve", store, "shop", id)
             assert (code, out.startswith(f"{id} ")) == (0, True)
-            code, out, _ = await watching
-            watched = [json.loads(line) for line in out.splitlines()]
+            watched = [json.loads(line) for line in (await watching.stdout.read()).splitlines()]
+            assert await watching.wait() == 0
             assert {"mark a: maintenance", f"approve {id}", f"close {id}"} <= {one["action"] for one in watched}
             assert all(one["reason"] for one in watched)
             assert sender.node == "b"  # type: ignore[attr-defined]
@@ -164,3 +170,73 @@ def test_proposals_are_listed_approved_rejected_and_watched(store: str) -> None:
     code, _, err = flyball("approve", store, "shop", "drain-1")
     assert (code, err) == (2, "flyball: cluster 'shop' has no manager now: start a program that uses it\n")
     assert "no program manages shop" in flyball("propose", store, "shop")[2]
+
+
+def test_a_cluster_grows_into_a_host_shrinks_and_is_deleted(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/cluster.db"
+    nodes = (f"--node=a=sqlite:///{tmp_path}/a.db", f"--host=b=sqlite:///{tmp_path}/b.db", "--capacity=b=50")
+    assert flyball("create", store, "shop", *nodes)[0] == 0
+    described = document("describe", store, "shop")
+    assert [(node["node"], node["use"]) for node in described["nodes"]] == [("a", "member"), ("b", "free host")]
+    assert (described["min_nodes"], described["max_nodes"], described["provisioner"]) == (1, 2, None)
+    assert "it has 1 to 2 nodes" in flyball("describe", store, "shop")[1]
+
+    async def until_size(verdict: str) -> str:
+        async with asyncio.timeout(GUARD_S):
+            while True:
+                found = await asyncio.to_thread(document, "status", store, "shop")
+                if found["size"]["verdict"] == verdict:
+                    return str(found["size"]["reason"])
+                await asyncio.sleep(0.1)
+
+    async def ask(*words: str) -> tuple[int, str, str]:
+        return await asyncio.to_thread(flyball, words[0], store, "shop", *words[1:])
+
+    async def scenario() -> None:
+        async with await connect(f"cluster://shop?store={store}"):
+            await until_size("right")
+            answer = await ask("grow")
+            assert answer == (0, "b is added (grow-1); shrinking needs approval for 600 s\n", "")
+            assert await until_size("one node too many") == (
+                "0 clients fit without a: the others have room for 50, a load of 0"
+            )
+            code, _, err = await ask("grow")
+            assert (code, err) == (2, "flyball: no node can be added: there are 2 nodes, and max_nodes is 2\n")
+            code, _, err = await ask("delete")
+            assert code == 2
+            assert "end the programs that use it first" in err
+            code, out, _ = await ask("shrink", "a")
+            assert (code, out.startswith("a is emptied and removed (shrink-")) == (0, True)
+            await until_size("right")
+            code, _, err = await ask("shrink")
+            assert (code, err) == (2, "flyball: no node can be removed: 1 serve, and min_nodes is 1\n")
+
+    asyncio.run(scenario())
+    assert flyball("delete", store, "shop") == (
+        0,
+        "",
+        "cluster shop is deleted; what is at its nodes stays there\n",
+    )
+    assert "there is no cluster 'shop' in the store: it has none" in flyball("status", store, "shop")[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--add-command", "./add {node}"), "--add-command and --remove-command must be given together"),
+        (("--add-command", "x", "--remove-command", "y"), "max_nodes must be given with a provisioner"),
+        (("--add-command", "'", "--remove-command", "y", "--max-nodes", "3"), "--add-command must be a command"),
+        (("--process", "nodes", "--add-command", "x"), "--process and --add-command exclude each other"),
+        (("--max-nodes", "3"), "max_nodes must be <= 1, the number of nodes and hosts, got 3"),
+        (("--host", "a=sqlite:///b.db"), "nodes and hosts must have different names, got 'a' twice"),
+        (("--auto", "groww"), "auto"),
+        (("--mode", "of"), "mode"),
+    ],
+)
+def test_mistakes_in_the_size_are_one_sentence(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    store = f"sqlite:///{tmp_path}/cluster.db"
+    code, out, err = flyball("create", store, "new", "--node", "a=sqlite:///a.db", *options)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "cluster.db").exists()

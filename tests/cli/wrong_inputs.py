@@ -59,6 +59,9 @@ CALLS: dict[str, Words] = {
     "cluster reject": ("sqlite:///groups.db", "shop", "grow-1"),
     "cluster stop": ("sqlite:///groups.db", "shop", "grow-1"),
     "cluster watch": ("sqlite:///groups.db", "shop", "--seconds", "0"),
+    "cluster grow": ("sqlite:///groups.db", "shop"),
+    "cluster shrink": ("sqlite:///groups.db", "shop"),
+    "cluster delete": ("sqlite:///groups.db", "shop"),
     "cluster set": ("sqlite:///groups.db", "shop", "--mode", "on"),
     "cluster drain": ("sqlite:///groups.db", "shop", "a"),
     "cluster resume": ("sqlite:///groups.db", "shop", "a"),
@@ -184,7 +187,7 @@ for _command in ("list", "show", "what-if", "advise"):
 
 for _command in (
     *("create", "describe", "status", "drain", "resume"),
-    *("propose", "approve", "reject", "stop", "watch", "set"),
+    *("propose", "approve", "reject", "stop", "watch", "set", "grow", "shrink", "delete"),
 ):
     WRONG[f"cluster {_command}", "store"] = tuple(url for url in STORE_URLS if url != MISSING_DATABASE)
     WRONG[f"cluster {_command}", "cluster"] = ("",) if _command == "create" else ("", "shopp")
@@ -194,6 +197,11 @@ for _command in ("approve", "reject", "stop"):
 for _command in ("create", "set"):
     WRONG[f"cluster {_command}", "--mode"] = ("", "of", "ON")
     WRONG[f"cluster {_command}", "--auto"] = ("", "groww", "GROW")
+WRONG["cluster shrink", "node"] = ("", "b")
+WRONG["cluster create", "--host"] = ("", "b", "b=", "a=sqlite:///b.db", "b=sqlite:///good.db", "b=nope")
+for _option in ("--add-command", "--remove-command"):
+    WRONG["cluster create", _option] = ("", "'", "true")
+WRONG["cluster create", "--process"] = ("empty.txt", "empty.txt/inner", "")
 WRONG["cluster create", "--node"] = ("", "a", "a=", "=sqlite:///good.db", "a=nope", "a=kafka://localhost:99999")
 WRONG["cluster create", "--capacity"] = ("", "a", "a=", "a=x", "b=3", "a=-1", "a=0")
 

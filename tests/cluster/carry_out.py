@@ -14,6 +14,7 @@ from flyball.cluster.policy.events import (
     Approve,
     Drain,
     Event,
+    Grow,
     Join,
     Leave,
     MessagesMoved,
@@ -25,6 +26,7 @@ from flyball.cluster.policy.events import (
     Reject,
     Resume,
     SessionMoved,
+    Shrink,
     Stop,
     Tick,
 )
@@ -203,7 +205,9 @@ class HostileWorld(RandomWorld):
         if chance < 0.28:
             action = (Approve, Approve, Reject, Stop)[int(draw.integers(4))]
             return action(self.now_s, proposal)
-        if chance < 0.30:
+        if chance < 0.29:
+            return Grow(self.now_s) if draw.random() < 0.5 else Shrink(self.now_s, str(draw.choice([node, ""])))
+        if chance < 0.31:
             mode = str(draw.choice(["on", "on", "on", "advise", "shadow"]))
             auto = frozenset(kind for kind in Kind if draw.random() < 0.7)
             self.rules = replace(self.rules, mode=mode, auto=auto)  # type: ignore[arg-type]

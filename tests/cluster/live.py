@@ -44,6 +44,7 @@ class LiveCluster:
         queue: str = QUEUE,
         lost_after_s: float = 30.0,
         session_timeout_s: float = 3.0,
+        capacity: int = 100,
         **options: Any,
     ) -> None:
         self.queue = queue
@@ -54,7 +55,7 @@ class LiveCluster:
             ClusterConfig(
                 name="shop",
                 queue=queue,
-                nodes={name: ClusterNode(url=url) for name, url in self.nodes.items()},
+                nodes={name: ClusterNode(url=url, capacity=capacity) for name, url in self.nodes.items()},
                 heartbeat_s=0.2,
                 session_timeout_s=session_timeout_s,
                 lost_after_s=lost_after_s,

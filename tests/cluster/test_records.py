@@ -49,7 +49,10 @@ def test_proposals_sessions_and_marks_survive(seed: int) -> None:
         assert [(one.id, one.outcome) for one in found.state.finished] == [
             (one.id, one.outcome) for one in state.finished
         ]
-        nodes = {name: replace(node, rate_per_s=None, is_saturated=False) for name, node in state.nodes.items()}
+        nodes = {
+            name: replace(node, rate_per_s=None, is_saturated=False, is_used=False, empty_since_s=None)
+            for name, node in state.nodes.items()
+        }
         assert found.state.nodes == nodes
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,14 +13,16 @@ from flyball.cli import cluster_changes
 from flyball.cli.cluster_access import (
     AutoOption,
     ClusterArgument,
+    LeastOption,
     ModeOption,
+    MostOption,
     NodeArgument,
     StoreArgument,
     list_options,
     open_cluster,
     show_time,
 )
-from flyball.cli.output import JsonOption, note, print_json, table
+from flyball.cli.output import JsonOption, check_out_folder, note, print_json, table
 from flyball.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -32,7 +36,10 @@ for _name, _command in (
     ("reject", cluster_changes.reject),
     ("stop", cluster_changes.stop),
     ("watch", cluster_changes.watch),
+    ("grow", cluster_changes.grow),
+    ("shrink", cluster_changes.shrink),
     ("set", cluster_changes.configure),
+    ("delete", cluster_changes.delete),
 ):
     app.command(_name)(_command)
 
@@ -46,6 +53,18 @@ def create(
     capacity: Annotated[
         list[str] | None, typer.Option(help="NAME=CLIENTS that a node serves well (100); may be repeated.")
     ] = None,
+    host: Annotated[
+        list[str] | None, typer.Option(help="NAME=URL of a broker to grow into; may be repeated.")
+    ] = None,
+    min_nodes: LeastOption = None,
+    max_nodes: MostOption = None,
+    process: Annotated[
+        Path | None, typer.Option(help="Folder for RabbitMQ nodes that are started on this host to grow.")
+    ] = None,
+    add_command: Annotated[
+        str | None, typer.Option(help="Command that adds {node} and prints its URL as the last line.")
+    ] = None,
+    remove_command: Annotated[str | None, typer.Option(help="Command that removes {node}.")] = None,
     mode: ModeOption = None,
     auto: AutoOption = None,
 ) -> None:
@@ -53,18 +72,23 @@ def create(
     from flyball.cluster.cluster_store import create_cluster
     from flyball.cluster.config import ClusterConfig
 
-    nodes: dict[str, Any] = {}
-    for name, url in map(_parse_pair, node):
-        if name in nodes:
-            raise InvalidValue(f"--node {name!r} is given twice: name every node differently")
-        nodes[name] = {"url": url}
+    nodes, hosts = _parse_nodes("--node", node), _parse_nodes("--host", host or [])
     for name, clients in map(_parse_pair, capacity or ()):
-        if name not in nodes or not clients.isdecimal():
+        chosen = nodes.get(name) or hosts.get(name)
+        if chosen is None or not clients.isdecimal():
             raise InvalidValue(
-                f"--capacity must be NODE=CLIENTS, a node that is named by --node, got {name}={clients}"
+                f"--capacity must be NODE=CLIENTS, a node that is named by --node or --host, got {name}={clients}"
             )
-        nodes[name]["capacity"] = int(clients)
-    create_cluster(store, ClusterConfig(name=cluster, queue=queue or "", nodes=nodes, **list_options(mode, auto)))
+        chosen["capacity"] = int(clients)
+    options: dict[str, Any] = {
+        **list_options(mode, auto, min_nodes, max_nodes),
+        "name": cluster,
+        "queue": queue or "",
+        "nodes": nodes,
+        "hosts": hosts,
+        "provisioner": _parse_provisioner(process, add_command, remove_command),
+    }
+    create_cluster(store, ClusterConfig(**options))
     note(f"cluster {cluster} has {len(nodes)} nodes; use it as cluster://{cluster}?store={store}")
 
 
@@ -75,13 +99,22 @@ def describe(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = 
 
     with open_cluster(store, cluster) as records:
         setup, record, leader = records.setup(), records.read().state, records.leader()
-    config = setup.config
+    config, rules = setup.config, setup.config.rules
+    members = record.state.nodes or config.nodes
+    started = {name: (url, members[name]) for name, url in record.urls.items() if name in members}
+    known = {**{name: (node.url, node) for name, node in config.known_nodes.items()}, **started}
     nodes = [
-        (name, str(BrokerUrl.parse(node.url)), node.capacity, node.zone or "-")
-        for name, node in config.nodes.items()
+        (
+            name,
+            "member" if name in members else "free host",
+            str(BrokerUrl.parse(url)),
+            node.capacity,
+            node.zone or "-",
+        )
+        for name, (url, node) in known.items()
     ]
+    header = ("node", "use", "url", "capacity", "zone")
     if json:
-        header = ("node", "url", "capacity", "zone")
         print_json(
             {
                 "cluster": config.name,
@@ -89,6 +122,9 @@ def describe(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = 
                 "manager": leader,
                 "mode": config.mode,
                 "auto": list(config.auto),
+                "min_nodes": rules.min_nodes,
+                "max_nodes": rules.max_nodes,
+                "provisioner": None if config.provisioner is None else config.provisioner.kind,
                 "nodes": [dict(zip(header, row, strict=True)) for row in nodes],
                 "drains": sorted(setup.drains),
                 "history": [asdict(entry) for entry in record.history],
@@ -96,11 +132,14 @@ def describe(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = 
         )
         return
     typer.echo(
-        f"{config.name}: the queue {config.queue_name} on {len(nodes)} nodes, manager {leader or 'none'}, mode "
+        f"{config.name}: the queue {config.queue_name} on {len(members)} nodes, manager {leader or 'none'}, mode "
         f"{config.mode}; a client is gone after {config.session_timeout_s:g} s of silence, a node after "
         f"{config.lost_after_s:g} s"
     )
-    typer.echo("\n" + table(nodes, header=("node", "url", "capacity", "zone")))
+    if rules.max_nodes > rules.min_nodes:
+        started_by = "" if config.provisioner is None else f", further ones by {config.provisioner.kind}"
+        typer.echo(f"it has {rules.min_nodes} to {rules.max_nodes} nodes{started_by}")
+    typer.echo("\n" + table(nodes, header=header))
     if record.history:
         rows = [(show_time(entry.time_s), entry.action, entry.reason) for entry in record.history]
         typer.echo("\n" + table(rows, header=("time", "decision", "reason")))
@@ -193,6 +232,8 @@ def _judge(state: State, node: Node) -> str:
     from flyball.cluster.policy.state import Mark, Status
 
     clients = state.producers[node.name] + state.consumers[node.name]
+    if node.status is Status.ADDING:
+        return "is being started"
     if node.status is Status.LOST:
         waiting = f"; {clients} clients wait for another node" if clients else ""
         return f"lost: what is on its disk returns with it{waiting}"
@@ -200,11 +241,49 @@ def _judge(state: State, node: Node) -> str:
         if clients or node.length != 0:
             return "is being emptied for maintenance"
         return "empty: it can be maintained"
+    if node.mark is Mark.SHRINK:
+        return "is being emptied, to be removed"
     if node.mark is Mark.RETURNED:
         return "came back: what survived on it is being moved"
     if node.length is None:
         return "has not been asked yet"
     return "serves"
+
+
+def _parse_nodes(option: str, pairs: list[str]) -> dict[str, dict[str, Any]]:
+    nodes: dict[str, dict[str, Any]] = {}
+    for name, url in map(_parse_pair, pairs):
+        if name in nodes:
+            raise InvalidValue(f"{option} {name!r} is given twice: name every node differently")
+        nodes[name] = {"url": url}
+    return nodes
+
+
+def _parse_provisioner(process: Path | None, add: str | None, remove: str | None) -> dict[str, Any] | None:
+    if process is not None and (add is not None or remove is not None):
+        raise InvalidValue("--process and --add-command exclude each other: give one of them")
+    if process is not None:
+        check_out_folder("--process", process)
+        return {"kind": "process", "folder": str(process.absolute())}
+    if add is None and remove is None:
+        return None
+    if add is None or remove is None:
+        raise InvalidValue("--add-command and --remove-command must be given together")
+    return {
+        "kind": "command",
+        "add": _split("--add-command", add),
+        "remove": _split("--remove-command", remove),
+    }
+
+
+def _split(option: str, command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise InvalidValue(f"{option} must be a command, got {command!r}: {error}") from None
+    if not words:
+        raise InvalidValue(f"{option} must be a command, got {command!r}")
+    return words
 
 
 def _parse_pair(text: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -27,6 +27,13 @@ AutoOption: TypeAlias = Annotated[
     ),
 ]
 
+LeastOption: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="The fewest nodes; by default all --node.")
+]
+MostOption: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="The most nodes; by default all --node and --host.")
+]
+
 
 @contextmanager
 def open_cluster(url: str, cluster: str) -> Iterator[ClusterStore]:
@@ -39,9 +46,12 @@ def open_cluster(url: str, cluster: str) -> Iterator[ClusterStore]:
         yield records
 
 
-def list_options(mode: str | None, auto: list[str] | None) -> dict[str, object]:
+def list_options(
+    mode: str | None, auto: list[str] | None, min_nodes: int | None, max_nodes: int | None
+) -> dict[str, Any]:
     """Keys of `ClusterConfig` from options that were given."""
-    found: dict[str, object] = {} if mode is None else {"mode": mode}
+    options = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes}
+    found: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     if auto:
         found["auto"] = [] if auto == ["none"] else auto
     return found

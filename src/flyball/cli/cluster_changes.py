@@ -1,4 +1,4 @@
-"""flyball cluster propose, approve, reject, stop, watch, set: what is to change, and what people say to it."""
+"""flyball cluster propose, approve, reject, stop, grow, shrink, watch, set, delete: what changes in a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import typer
 from flyball.cli.cluster_access import (
     AutoOption,
     ClusterArgument,
+    LeastOption,
     ModeOption,
+    MostOption,
     StoreArgument,
     list_options,
     open_cluster,
@@ -128,6 +130,7 @@ def watch(
     with open_cluster(store, cluster) as records:
         known = records.read()
         seen, end_s = known.state.decided, time.monotonic() + seconds
+        note(f"watching cluster {cluster} for {seconds:g} s")
         while time.monotonic() < end_s:
             time.sleep(min(_POLL_S, max(0.0, end_s - time.monotonic())))
             known = records.read(known)
@@ -143,14 +146,52 @@ def watch(
             seen = record.decided
 
 
-def configure(
-    store: StoreArgument, cluster: ClusterArgument, mode: ModeOption = None, auto: AutoOption = None
+def grow(store: StoreArgument, cluster: ClusterArgument) -> None:
+    """Add a node: one that was to be removed, a free host, or one that the provisioner starts."""
+    ask(store, cluster, "grow", "")
+
+
+def shrink(
+    store: StoreArgument,
+    cluster: ClusterArgument,
+    node: Annotated[str, typer.Argument(help="Node to remove; by default one with few clients.")] = "",
 ) -> None:
-    """Change the mode of a cluster, or which changes need no approval."""
-    options = list_options(mode, auto)
+    """Remove a node: its clients and messages move to the others, then it is stopped."""
+    ask(store, cluster, "shrink", node)
+
+
+def configure(
+    store: StoreArgument,
+    cluster: ClusterArgument,
+    mode: ModeOption = None,
+    auto: AutoOption = None,
+    min_nodes: LeastOption = None,
+    max_nodes: MostOption = None,
+) -> None:
+    """Change the mode of a cluster, which changes need no approval, or how many nodes it may have."""
+    options = list_options(mode, auto, min_nodes, max_nodes)
     if not options:
-        raise InvalidValue("nothing is to be set: give --mode or --auto")
+        raise InvalidValue("nothing is to be set: give --mode, --auto, --min-nodes or --max-nodes")
     with open_cluster(store, cluster) as records:
         config = records.configure(**options).config
-    kinds = ", ".join(config.auto) or "none"
-    note(f"cluster {cluster}: mode {config.mode}, without approval: {kinds}")
+    kinds, rules = ", ".join(config.auto) or "none", config.rules
+    note(
+        f"cluster {cluster}: mode {config.mode}, {rules.min_nodes} to {rules.max_nodes} nodes, "
+        f"without approval: {kinds}"
+    )
+
+
+def delete(store: StoreArgument, cluster: ClusterArgument) -> None:
+    """Forget a cluster that no program uses, and stop the nodes that it started."""
+    import asyncio
+
+    from flyball.cluster.provisioners import make_provisioner
+
+    with open_cluster(store, cluster) as records:
+        provisioner, started = make_provisioner(records.setup().config), sorted(records.read().state.urls)
+        if records.leader() is None and provisioner is not None:
+            for node in started:
+                asyncio.run(provisioner.remove(node))
+        records.delete()
+    stopped = f"; stopped: {', '.join(started)}" if started else ""
+    note(f"cluster {cluster} is deleted{stopped}; what is at its nodes stays there")

@@ -4,6 +4,7 @@
     policy/               all decisions, pure: the twin runs the same
     manager.py            observes, lets the policy decide, writes the record, moves messages
     node_connections.py   its connections to the nodes;  records.py, proposal_records.py: the record as a document
+    node_supply.py        nodes that are being added and removed;  provisioners/: what starts and stops them
     descriptions.py       decisions and proposals in the words of people
     client.py             a process: its sessions, and a candidate for the manager
     session.py            one client: follows the record from node to node;  lines.py: its connection to a node

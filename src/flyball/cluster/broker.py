@@ -88,9 +88,9 @@ class ClusterBroker(BaseBroker[BaseReceiver]):
     async def open(self) -> None:
         """Find out from a node that answers what the brokers can do."""
         problem: Exception | None = None
-        for node in self._client.setup.config.nodes.values():
+        for url in self._client.list_urls().values():
             try:
-                connection = await self._client.connections.acquire(node.url)
+                connection = await self._client.connections.acquire(url)
             except (FlyballError, OSError) as error:
                 problem = error
                 continue
@@ -165,8 +165,8 @@ class ClusterBroker(BaseBroker[BaseReceiver]):
 
     async def delete(self, channel: str) -> None:
         await self._client.call(self._client.store.remove_channel, check_name(channel))
-        for node in self._client.setup.config.nodes.values():
-            connection = await self._client.connections.acquire(node.url)
+        for url in self._client.list_urls().values():
+            connection = await self._client.connections.acquire(url)
             try:
                 await connection.broker.delete(channel)
             finally:
@@ -175,8 +175,8 @@ class ClusterBroker(BaseBroker[BaseReceiver]):
 
     async def purge(self, channel: str) -> int | None:
         spec, removed = await self._find(channel), 0
-        for node in self._client.setup.config.nodes.values():
-            connection = await self._client.connections.acquire(node.url)
+        for url in self._client.list_urls().values():
+            connection = await self._client.connections.acquire(url)
             try:
                 await declare(connection.broker, spec)
                 removed += await connection.broker.purge(channel) or 0
@@ -193,8 +193,7 @@ class ClusterBroker(BaseBroker[BaseReceiver]):
             return sum(node.length or 0 for node in record.state.nodes.values())
         nodes = NodeConnections(timeout_s=config.lost_after_s)  # nobody manages just now
         try:
-            urls = {name: node.url for name, node in config.nodes.items()}
-            lengths = await nodes.read_lengths(urls, (await self._find(channel),))
+            lengths = await nodes.read_lengths(self._client.list_urls(), (await self._find(channel),))
         finally:
             await nodes.close()
         return sum(by_channel[channel] for by_channel in lengths.values() if by_channel is not None)
@@ -238,7 +237,7 @@ class ClusterBroker(BaseBroker[BaseReceiver]):
         return found
 
     def _only_at_nodes(self, channel: str) -> NoSuchChannel:
-        nodes = ", ".join(str(BrokerUrl.parse(node.url)) for node in self._client.setup.config.nodes.values())
+        nodes = ", ".join(str(BrokerUrl.parse(url)) for url in self._client.list_urls().values())
         return NoSuchChannel(
             f"{channel!r} is not the queue of cluster {self._client.name!r}, {self._queue!r}: read it at its "
             f"nodes, {nodes}"

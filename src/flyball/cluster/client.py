@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from flyball.brokers.connections import Connections
@@ -45,6 +47,7 @@ class ClusterClient:
         self._sessions: dict[str, Session] = {}
         self._reported: dict[str, tuple[Client, float]] = {}
         self._record: StoredRecord | None = None
+        self._lines: Counter[str] = Counter()
         self._look = asyncio.Event()
         self._unreachable = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -111,6 +114,21 @@ class ClusterClient:
         with suppress(StoreError):  # then it expires
             await self.call(self.store.end, session.id, session.token)
 
+    def find_url(self, node: str) -> str | None:
+        """Where a node is, as far as it is known."""
+        configured = self.setup.config.known_nodes.get(node)
+        return self.record.urls.get(node) if configured is None else configured.url
+
+    def list_urls(self) -> dict[str, str]:
+        """All nodes of the cluster by name: the members, or, before there was a manager, those configured."""
+        names = self.record.state.nodes or self.setup.config.nodes
+        found = {name: self.find_url(name) for name in names}
+        return {name: url for name, url in found.items() if url is not None}
+
+    def note_line(self, node: str, change: int) -> None:
+        """One connection to a node more or less: a node is not stopped while somebody has one."""
+        self._lines[node] += change
+
     async def refresh_setup(self) -> Setup:
         self.setup = await self.call(self.store.setup, self.setup)
         return self.setup
@@ -147,7 +165,8 @@ class ClusterClient:
         """Report what changed, and everything once in a heartbeat."""
         config = self.setup.config
         for session in list(self._sessions.values()):
-            report, now_s = session.report, time.monotonic()
+            lines = tuple(sorted(node for node, count in self._lines.items() if count > 0))
+            report, now_s = replace(session.report, lines=lines), time.monotonic()
             last, reported_s = self._reported.get(session.id, (None, 0.0))
             if report == last and now_s - reported_s < 0.9 * config.heartbeat_s:
                 continue

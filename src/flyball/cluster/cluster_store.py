@@ -122,11 +122,12 @@ class ClusterStore(LedState[ClusterRecord, Client]):
         """Ask for a node to be emptied (or no longer)."""
 
         def change(setup: Setup) -> Setup:
-            if node not in setup.config.nodes:
-                known = ", ".join(setup.config.nodes)
+            nodes = self.read().state.state.nodes or setup.config.nodes
+            if node not in nodes:
+                known = ", ".join(nodes)
                 raise InvalidValue(f"there is no node {node!r} in cluster {self._name!r}: it has {known}")
-            drains = setup.drains | {node} if wanted else setup.drains - {node}
-            if drains >= set(setup.config.nodes):
+            drains = (setup.drains & set(nodes)) | {node} if wanted else setup.drains - {node}
+            if drains >= set(nodes):
                 raise InvalidValue(f"node {node!r} cannot be emptied: cluster {self._name!r} would have no other")
             return replace(setup, drains=drains)
 
@@ -137,6 +138,18 @@ class ClusterStore(LedState[ClusterRecord, Client]):
         return self._change_setup(
             lambda setup: replace(setup, config=ClusterConfig(**{**setup.config.model_dump(), **options}))
         )
+
+    def delete(self) -> None:
+        """Forget the cluster; what is at its nodes stays there."""
+        leader = self.leader()
+        if leader is not None:
+            raise InvalidValue(
+                f"cluster {self._name!r} is managed by {leader}: end the programs that use it first"
+            )
+        for request in self.requests():
+            self._requests.delete(request.id)
+        self._documents.delete(self._key)
+        self._setups.delete(self._name)
 
     def ask(self, action: Action, subject: str) -> StoredRequest:
         """Ask the manager for something; its answer will be in its record."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, PositiveFloat, StrictInt, StrictStr, ValidationError, field_validator, model_validator
 
@@ -39,6 +40,38 @@ class ClusterNode(StrictModel):
         return url
 
 
+class ProcessNodes(StrictModel):
+    """RabbitMQ nodes on this host, which are started when the cluster grows and stopped when it shrinks."""
+
+    kind: Literal["process"] = "process"
+    folder: Name
+    """Where their data are, an absolute path; they stay there when a node is stopped."""
+    capacity: Annotated[StrictInt, Field(ge=1)] = 100
+    version: StrictInt | None = None
+    """Major version; None: the one that is installed."""
+    timeout_s: Seconds = 180.0
+
+    @field_validator("folder")
+    @classmethod
+    def _check_folder(cls, folder: str) -> str:
+        if not Path(folder).is_absolute():
+            raise ValueError(f"must be an absolute path, got {folder!r}")
+        return folder
+
+
+class CommandNodes(StrictModel):
+    """Nodes that a command adds and removes. `{node}` and `{cluster}` in its words are replaced by the names.
+
+    `add` prints the URL of the node as its last line; called again for a node that runs, it does the same.
+    """
+
+    kind: Literal["command"] = "command"
+    add: Annotated[tuple[Name, ...], Field(min_length=1)]
+    remove: Annotated[tuple[Name, ...], Field(min_length=1)]
+    capacity: Annotated[StrictInt, Field(ge=1)] = 100
+    timeout_s: Seconds = 120.0
+
+
 class ClusterConfig(StrictModel):
     """A clustered queue. `queue` is its name at every node, by default the cluster's."""
 
@@ -53,6 +86,18 @@ class ClusterConfig(StrictModel):
     """A node that does not answer for so long is lost."""
     allowed_length: Annotated[StrictInt, Field(ge=0)] = 10_000
     """A queue that is longer hands its surplus to the others."""
+    hosts: dict[Name, ClusterNode] = Field(default_factory=dict)
+    """Brokers that run already and are used when the cluster grows."""
+    provisioner: Annotated[ProcessNodes | CommandNodes, Field(discriminator="kind")] | None = None
+    """What starts further nodes when the cluster grows."""
+    min_nodes: Annotated[StrictInt, Field(ge=1)] | None = None
+    """By default as many as `nodes`."""
+    max_nodes: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
+    """By default as many as `nodes` and `hosts`; a provisioner needs it."""
+    grow_after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+    """An overload that lasts so long asks for another node, also if nobody joins."""
+    shrink_after_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
+    """A node that could be missed for so long is removed."""
     mode: Mode = "on"
     """advise: changes are only proposed; shadow: those of `auto` are logged as if they were carried out."""
     auto: tuple[Kind, ...] = tuple(Kind)
@@ -78,10 +123,24 @@ class ClusterConfig(StrictModel):
                 f"session_timeout_s must be >= 3 * heartbeat_s ({3 * self.heartbeat_s:g}), "
                 f"got {self.session_timeout_s:g}"
             )
-        urls = [node.url for node in self.nodes.values()]
+        both = sorted(set(self.nodes) & set(self.hosts))
+        if both:
+            raise ValueError(f"nodes and hosts must have different names, got {both[0]!r} twice")
+        urls = [node.url for node in self.known_nodes.values()]
         if len(set(urls)) < len(urls):
             twice = next(url for url in urls if urls.count(url) > 1)
             raise ValueError(f"nodes must have different URLs, got {BrokerUrl.parse(twice)} twice")
+        if self.provisioner is not None and self.max_nodes is None:
+            raise ValueError("max_nodes must be given with a provisioner, got none")
+        least, most = self._limits
+        if most < max(least, len(self.nodes)):
+            raise ValueError(
+                f"max_nodes must be >= min_nodes and the number of nodes ({len(self.nodes)}), got {most}"
+            )
+        if self.provisioner is None and most > len(self.known_nodes):
+            raise ValueError(
+                f"max_nodes must be <= {len(self.known_nodes)}, the number of nodes and hosts, got {most}"
+            )
         return self
 
     @property
@@ -89,15 +148,30 @@ class ClusterConfig(StrictModel):
         return self.queue or self.name
 
     @property
+    def known_nodes(self) -> dict[str, ClusterNode]:
+        """Members to begin with, and hosts."""
+        return {**self.nodes, **self.hosts}
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        least = len(self.nodes) if self.min_nodes is None else self.min_nodes
+        return least, max(least, len(self.known_nodes)) if self.max_nodes is None else self.max_nodes
+
+    @property
     def rules(self) -> Rules:
-        """All nodes are members for good: the brokers run whether the cluster uses them or not."""
-        count = len(self.nodes)
+        least, most = self._limits
+        # A node that is being added answers later than whoever starts it gives up.
+        add_timeout_s = 120.0 if self.provisioner is None else self.provisioner.timeout_s + 60.0
         return Rules(
             mode=self.mode,
             auto=frozenset(self.auto),
             allowed_length=self.allowed_length,
-            min_nodes=count,
-            max_nodes=count,
+            min_nodes=least,
+            max_nodes=most,
+            grow_after_s=self.grow_after_s,
+            shrink_after_s=self.shrink_after_s,
+            release_after_s=2 * self.heartbeat_s,
+            add_timeout_s=add_timeout_s,
         )
 
     def make_nodes(self) -> dict[str, Node]:
@@ -105,3 +179,10 @@ class ClusterConfig(StrictModel):
             name: Node(name, node.capacity, True, zone=node.zone, length=None, is_permanent=True)
             for name, node in self.nodes.items()
         }
+
+    def list_names(self) -> tuple[str, ...]:
+        """Names of the nodes that the provisioner can add."""
+        if self.provisioner is None:
+            return ()
+        names = (f"node-{number}" for number in range(1, self._limits[1] + 1))
+        return tuple(name for name in names if name not in self.known_nodes)

@@ -22,11 +22,16 @@ _OPEN_S = 5.0
 
 
 class Line(Generic[End]):
-    """`is_abandoned`: its node is lost, nothing is expected from it any more."""
+    """`is_abandoned`: its node is lost, nothing is expected from it any more. `counts`: its node is not stopped
+    before it is closed."""
 
-    def __init__(self, client: ClusterClient, node: str, connection: Connection, end: End) -> None:
+    def __init__(
+        self, client: ClusterClient, node: str, connection: Connection, end: End, *, counts: bool = True
+    ) -> None:
         self._client, self.node, self._connection, self.end = client, node, connection, end
         self.is_abandoned = False
+        self._count = 1 if counts else 0
+        client.note_line(node, self._count)
         self.running: set[asyncio.Task[Any]] = set()
 
     def abandon(self) -> None:
@@ -36,29 +41,37 @@ class Line(Generic[End]):
 
     async def finish(self) -> None:
         """Wait for what is running, then close."""
-        if self.running:
-            await asyncio.wait(self.running)
         try:
+            if self.running:
+                await asyncio.wait(self.running)
             with suppress(FlyballError, OSError):
                 await self.end.close()
         finally:
+            self._client.note_line(self.node, -self._count)
             await self._client.connections.close(self._connection)
 
 
 async def open_line(
-    client: ClusterClient, node: str, channel: ChannelSpec, open_end: Callable[[Broker], Awaitable[End]]
+    client: ClusterClient,
+    node: str,
+    channel: ChannelSpec,
+    open_end: Callable[[Broker], Awaitable[End]],
+    *,
+    counts: bool = True,
 ) -> Line[End]:
     """Connect to a node and open its queue, which is declared if it is missing there."""
-    nodes = client.setup.config.nodes
-    if node not in nodes:
-        nodes = (await client.refresh_setup()).config.nodes
-    if node not in nodes:
-        raise InvalidValue(f"there is no node {node!r} in cluster {client.name!r}: it has {', '.join(nodes)}")
+    url = client.find_url(node)
+    if url is None:
+        await client.refresh_record()
+        url = client.find_url(node)
+    if url is None:
+        known = ", ".join(client.list_urls())
+        raise InvalidValue(f"there is no node {node!r} in cluster {client.name!r}: it has {known}")
     async with asyncio.timeout(_OPEN_S):
-        connection = await client.connections.acquire(nodes[node].url)
+        connection = await client.connections.acquire(url)
         try:
             await declare(connection.broker, channel)
-            return Line(client, node, connection, await open_end(connection.broker))
+            return Line(client, node, connection, await open_end(connection.broker), counts=counts)
         except BaseException:
             await client.connections.close(connection)
             raise

@@ -22,11 +22,12 @@ from typing import Any, TypeVar
 from flyball.brokers.core.checks import ChannelSpec
 from flyball.cluster.cluster_store import ClientSession, ClusterStore, Setup, StoredRecord
 from flyball.cluster.node_connections import NodeConnections
-from flyball.cluster.policy.decisions import Decision, MoveMessages
+from flyball.cluster.node_supply import NodeSupply, add_outcomes, find_urls, list_additions, list_hosts
+from flyball.cluster.policy.decisions import AddNode, Decision, MoveMessages, RemoveNode
 from flyball.cluster.policy.events import MessagesMoved, Reading
 from flyball.cluster.policy.management import Client, Observation, Picture, manage
 from flyball.cluster.policy.requests import Request
-from flyball.cluster.policy.state import State
+from flyball.cluster.policy.state import State, Status
 from flyball.cluster.policy.succession import take_over
 from flyball.cluster.records import add_changes, add_decisions
 from flyball.errors import FlyballError
@@ -68,6 +69,7 @@ class Manager:
         config = setup.config
         self._candidacy = Candidacy(store, candidate, ttl_s=config.session_timeout_s)
         self._nodes = NodeConnections(timeout_s=config.lost_after_s / 2)
+        self._supply = NodeSupply(config, self._answers)
         self._led: _Led | None = None
         self._asked_s = -config.heartbeat_s
         self._moved: list[MessagesMoved] = []
@@ -119,20 +121,26 @@ class Manager:
         await self._remove_expired(sessions, lease)
         clients = {session.id: session.client for session in sessions if session.alive}
         requests = await self._call(self._store.requests)
-        if not is_due and clients == led.clients and not self._moved and not requests:
+        is_quiet = clients == led.clients and not (self._moved or requests or self._supply.has_outcomes)
+        if is_quiet and not is_due:
             return
         readings = await self._read_nodes(led, clients) if is_due else None
         await self._advance(led, clients, readings, requests, lease)
 
     async def _take_over(self) -> _Led:
         """Go on from what the last manager wrote."""
-        await self._end_transfers()
+        await self._end_work()
         setup = await self._call(self._store.setup)
         stored = await self._call(self._store.read)
         picture = take_over(stored.state.picture, setup.config.make_nodes(), await self._now_s())
         self._setup = setup
         stored = replace(stored, state=replace(stored.state, picture=picture))
         self._led = _Led(stored, setup, {})
+        for name, node in picture.state.nodes.items():
+            if node.status is Status.ADDING:
+                self._supply.add(name)
+        for name in stored.state.removing:
+            self._supply.remove(name)
         log.info("%s manages cluster %s", self._candidacy.candidate, setup.config.name)
         return self._led
 
@@ -146,18 +154,35 @@ class Manager:
     ) -> None:
         config = led.setup.config
         moved, self._moved = tuple(self._moved), []
-        observation = Observation(await self._now_s(), clients, readings, moved, led.setup.drains, requests)
-        before: Picture = led.stored.state.picture
+        known, now_s, outcomes = led.stored.state, await self._now_s(), self._supply.take_outcomes()
+        observation = Observation(
+            now_s,
+            clients,
+            readings,
+            moved,
+            led.setup.drains,
+            requests,
+            hosts=None if readings is None else list_hosts(config, known, readings),
+            added=list_additions(outcomes, now_s),
+        )
+        before: Picture = known.picture
         picture, decisions = manage(config.rules, before, observation, lost_after_s=config.lost_after_s)
         time_s = self._wall_clock()
-        record = replace(led.stored.state, picture=picture)
+        record = add_outcomes(replace(known, picture=picture), outcomes, decisions, time_s)
         if readings is not None:
             record = replace(record, asked_time_s=time_s)
         record = add_changes(record, before.state, time_s)
         record = add_decisions(record, decisions, time_s)
-        led.stored = await self._call(self._store.write_answered, record, led.stored, lease, requests)
+        try:
+            led.stored = await self._call(self._store.write_answered, record, led.stored, lease, requests)
+        except StoreError:
+            self._moved[:0] = moved
+            self._supply.put_back(outcomes)
+            raise
         led.clients = clients
         self._act(led, decisions)
+        lost = {name for name, node in picture.state.nodes.items() if node.status is Status.LOST}
+        self._supply.retry(record, lost)
 
     async def _remove_expired(self, sessions: list[ClientSession], lease: Lease) -> None:
         expired = [(session.id, session.token) for session in sessions if not session.alive]
@@ -167,27 +192,45 @@ class Manager:
     # --- nodes --------------------------------------------------------------------------------------------------
 
     async def _read_nodes(self, led: _Led, clients: Mapping[str, Client]) -> dict[str, Reading | None]:
-        config, state = led.setup.config, led.stored.state.state
+        config, record = led.setup.config, led.stored.state
         idle = Counter(client.node for client in clients.values() if client.role == "consumer" and client.is_idle)
-        urls = {name: node.url for name, node in config.nodes.items()}
+        used = {node for client in clients.values() for node in client.lines}
+        urls = {
+            name: url
+            for name, url in find_urls(config, record).items()
+            if name in record.state.nodes or name in config.known_nodes
+        }
         lengths = await self._nodes.read_lengths(urls, list_channels(led.setup))
-        return {
-            name: None if by_channel is None else _make_reading(state, config.queue_name, name, by_channel, idle)
+        readings = {
+            name: None
+            if by_channel is None
+            else _make_reading(record.state, config.queue_name, name, by_channel, idle)
             for name, by_channel in lengths.items()
         }
+        return {name: reading and replace(reading, is_used=name in used) for name, reading in readings.items()}
+
+    async def _answers(self, url: str) -> bool:
+        """Whether a broker can be used: the cluster's queues are declared there."""
+        return (await self._nodes.read_lengths({"": url}, list_channels(self._setup)))[""] is not None
 
     def _act(self, led: _Led, decisions: tuple[Decision, ...]) -> None:
+        names = led.setup.config.list_names()
         for decision in decisions:
             if isinstance(decision, MoveMessages):
+                urls = find_urls(led.setup.config, led.stored.state)
                 task = asyncio.get_running_loop().create_task(
-                    self._move(led.setup, led.stored.state.state, decision)
+                    self._move(led.setup, urls, led.stored.state.state, decision)
                 )
                 self._transfers.add(task)
                 task.add_done_callback(self._transfers.discard)
+            elif isinstance(decision, AddNode) and decision.node in names:
+                self._supply.add(decision.node)
+            elif isinstance(decision, RemoveNode) and decision.node in led.stored.state.removing:
+                self._nodes.give_up(led.stored.state.urls[decision.node])
+                self._supply.remove(decision.node)
 
-    async def _move(self, setup: Setup, state: State, decision: MoveMessages) -> None:
-        nodes = setup.config.nodes
-        source, target = nodes[decision.source].url, nodes[decision.target].url
+    async def _move(self, setup: Setup, urls: Mapping[str, str], state: State, decision: MoveMessages) -> None:
+        source, target = urls[decision.source], urls[decision.target]
         marked = state.nodes[decision.source].mark is not None
         moved = 0
         for channel in list_channels(setup) if marked else list_channels(setup)[:1]:
@@ -200,8 +243,9 @@ class Manager:
                     )
         self._moved.append(MessagesMoved(await self._now_s(), decision.source, decision.target, moved))
 
-    async def _end_transfers(self) -> None:
-        """Transfers are the leader's: who is not leads to nothing but repeats."""
+    async def _end_work(self) -> None:
+        """Transfers, additions and removals are the leader's: another one would only repeat them."""
+        await self._supply.stop()
         for task in self._transfers:
             task.cancel()
         if self._transfers:
@@ -209,7 +253,7 @@ class Manager:
         self._moved = []
 
     async def _stop(self) -> None:
-        await self._end_transfers()
+        await self._end_work()
         with suppress(StoreError):  # then the lease expires
             await self._call(self._candidacy.resign)
         await self._nodes.close()

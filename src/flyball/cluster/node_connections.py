@@ -44,7 +44,7 @@ class NodeConnections:
                 return {channel.name: await broker.depth(channel.name) for channel in channels}
         except (FlyballError, OSError, TimeoutError) as error:
             log.debug("a node does not answer: %s", error)
-            self._give_up(url)
+            self.give_up(url)
             return None
 
     async def move(self, source_url: str, target_url: str, channel: ChannelSpec, count: int) -> int:
@@ -78,7 +78,7 @@ class NodeConnections:
 
     async def close(self) -> None:
         for url in list(self._brokers):
-            self._give_up(url)
+            self.give_up(url)
         if self._closing:
             await asyncio.wait(self._closing)
 
@@ -96,7 +96,7 @@ class NodeConnections:
                 self._declared.add((url, channel.name))
         return broker
 
-    def _give_up(self, url: str) -> None:
+    def give_up(self, url: str) -> None:
         """Open another connection the next time."""
         self._declared = {each for each in self._declared if each[0] != url}
         broker = self._brokers.pop(url, None)

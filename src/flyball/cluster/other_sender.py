@@ -25,6 +25,9 @@ class OtherSender:
         return self._line is not None and self._line.end.blocked
 
     async def send_batch(self, messages: Sequence[Message], *, sequence: int | None = None) -> list[SendResult]:
+        if self._line is not None and not self._may_stay(self._line):
+            left, self._line = self._line, None
+            await left.finish()
         try:
             line = self._line = self._line or await self._open()
         except BrokerError as error:
@@ -35,16 +38,21 @@ class OtherSender:
             await line.finish()
         return results
 
+    def _may_stay(self, line: Line[Sender]) -> bool:
+        """A node that is being emptied gets nothing more: it may be stopped soon."""
+        nodes = self._client.record.state.nodes
+        return not nodes or (line.node in nodes and nodes[line.node].is_member)
+
     async def _open(self) -> Line[Sender]:
         async def open_end(broker: Broker) -> Sender:
             return await broker.sender(self._channel.name)
 
         state = self._client.record.state
-        names = [node.name for node in state.members] or list(self._client.setup.config.nodes)
+        names = [node.name for node in state.members] or list(self._client.list_urls())
         problem: Exception | None = None
         for name in names:
             try:
-                return await open_line(self._client, name, self._channel, open_end)
+                return await open_line(self._client, name, self._channel, open_end, counts=False)
             except (FlyballError, OSError) as error:
                 problem = error
         raise Unreachable(f"no node of cluster {self._client.name!r} takes {self._channel.name!r}: {problem}")

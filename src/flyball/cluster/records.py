@@ -54,6 +54,10 @@ class ClusterRecord:
     decided: int = 0
     """How many decisions there have been; the latest are in the history."""
     answers: tuple[AnswerRecord, ...] = ()
+    urls: Mapping[str, str] = field(default_factory=dict)
+    """Of nodes that a provisioner added, until it has removed them."""
+    removing: frozenset[str] = frozenset()
+    """Nodes that are being stopped."""
 
     @property
     def state(self) -> State:
@@ -123,7 +127,8 @@ def encode_report(client: Client) -> dict[str, Any]:
 
 def decode_report(document: Mapping[str, Any]) -> Client:
     _check_format(document, "a client's report")
-    return Client(**{name: value for name, value in document.items() if name != "format"})
+    fields = {name: value for name, value in document.items() if name != "format"}
+    return Client(**{**fields, "lines": tuple(fields["lines"])})
 
 
 def encode_record(record: ClusterRecord) -> dict[str, Any]:
@@ -159,6 +164,8 @@ def encode_record(record: ClusterRecord) -> dict[str, Any]:
         "decided": record.decided,
         "answers": [asdict(answer) for answer in record.answers],
         "asked_time_s": record.asked_time_s,
+        "urls": dict(record.urls),
+        "removing": sorted(record.removing),
     }
 
 
@@ -194,6 +201,8 @@ def decode_record(document: Mapping[str, Any]) -> ClusterRecord:
         document["asked_time_s"],
         document["decided"],
         tuple(AnswerRecord(**answer) for answer in document["answers"]),
+        document["urls"],
+        frozenset(document["removing"]),
     )
 
 

@@ -22,6 +22,8 @@ class Reading:
     capacity: int | None = None
     is_saturated: bool = False
     """Its clients wait for it: it has nothing to spare for the exchange of messages."""
+    is_used: bool = False
+    """A client has a connection there, be it one that it is about to close."""
 
     def __post_init__(self) -> None:
         for name, low in (("length", 0), ("capacity", 1)):
@@ -157,6 +159,21 @@ class Stop:
     proposal: str
 
 
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """An operator wants another node."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """An operator wants a node removed; "": one that the cluster can do without."""
+
+    now_s: float
+    node: str = ""
+
+
 Event: TypeAlias = (
     Join
     | Leave
@@ -173,4 +190,6 @@ Event: TypeAlias = (
     | Approve
     | Reject
     | Stop
+    | Grow
+    | Shrink
 )

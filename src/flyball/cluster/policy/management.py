@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from flyball.cluster.policy.decisions import Decision
 from flyball.cluster.policy.events import (
+    AddFailed,
     Drain,
     Event,
     Join,
     Leave,
     MessagesMoved,
     MoveFailed,
+    NodeAdded,
     NodeBack,
     NodeLost,
     Reading,
@@ -26,7 +28,7 @@ from flyball.cluster.policy.events import (
 )
 from flyball.cluster.policy.requests import Request, answer
 from flyball.cluster.policy.rules import Rules
-from flyball.cluster.policy.state import Node, Role, Session, State, Status
+from flyball.cluster.policy.state import Host, Node, Role, Session, State, Status
 from flyball.cluster.policy.step import step
 
 
@@ -42,6 +44,8 @@ class Client:
     is_idle: bool = False
     """A consumer that has waited for a message for a while."""
     zone: str = ""
+    lines: tuple[str, ...] = ()
+    """Nodes to which its process has connections, those that it is about to close included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,10 @@ class Observation:
     """Nodes that an operator wants empty."""
     requests: tuple[Request, ...] = ()
     """What operators ask for, oldest first."""
+    hosts: Mapping[str, Host] | None = None
+    """Where nodes can be added, as far as they are none now; None: not asked."""
+    added: tuple[NodeAdded | AddFailed, ...] = ()
+    """What became of nodes that were asked for."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,7 @@ def manage(
     now_s = observation.now_s
     silent = _note_silence(picture.silent_since_s, observation)
     lost = {name for name, since_s in silent.items() if now_s - since_s >= lost_after_s}
-    state = picture.state
+    state = _offer(picture.state, observation.hosts)
     decisions: list[Decision] = []
     for event in _list_node_events(state, observation, lost):
         state, more = step(rules, state, event)
@@ -101,6 +109,20 @@ def manage(
     return Picture(state, silent, now_s), tuple(decisions)
 
 
+def _offer(state: State, hosts: Mapping[str, Host] | None) -> State:
+    if hosts is None:
+        return state
+    known = state.hosts
+    return replace(
+        state,
+        hosts={
+            name: replace(host, retry_s=known[name].retry_s) if name in known else host
+            for name, host in hosts.items()
+            if name not in state.nodes
+        },
+    )
+
+
 def _note_silence(since_s: Mapping[str, float], observation: Observation) -> Mapping[str, float]:
     if observation.nodes is None:
         return since_s
@@ -113,6 +135,7 @@ def _note_silence(since_s: Mapping[str, float], observation: Observation) -> Map
 
 def _list_node_events(state: State, observation: Observation, lost: set[str]) -> Iterator[Event]:
     now_s = observation.now_s
+    yield from observation.added
     yield from observation.moved
     for name in sorted(lost):
         if state.is_up(name):

@@ -57,7 +57,8 @@ def put_in_force(state: State, plan: Plan, change: str, now_s: float) -> State:
             is_permanent=host.is_ready,
         )
     for name, mark in plan.mark:
-        nodes[name] = replace(nodes[name], mark=mark)
+        # From now on all of its channels have to be empty, not only its queue.
+        nodes[name] = replace(nodes[name], mark=mark, empty_since_s=None)
     for name in plan.unmark:
         nodes[name] = replace(nodes[name], mark=None)
     for name in plan.replaced:

@@ -67,11 +67,11 @@ def is_dispensable(rules: Rules, state: State, node: Node) -> bool:
     return len(state.members) > rules.min_nodes and rest > 0 and state.clients <= rules.shrink_below * rest
 
 
-def plan_shrink(rules: Rules, state: State, node: Node) -> Wanted:
+def plan_shrink(rules: Rules, state: State, node: Node, code: Code = Code.UNDERLOADED) -> Wanted:
     """Mark the node for removal and, if clients are not waited for, move them."""
     rest = state.known_capacity - (node.capacity or 0)
     reason = Reason(
-        Code.UNDERLOADED,
+        code,
         f"{state.clients} clients fit without {node.name}: the others have room for {rest}, "
         f"a load of {state.clients / rest:.3g}",
     )

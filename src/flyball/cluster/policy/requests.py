@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
-from flyball.cluster.policy.decisions import Answer, Decision, Reply
-from flyball.cluster.policy.events import Approve, Event, Reject, Stop
+from flyball.cluster.policy.decisions import Answer, Decision, Propose, Reply
+from flyball.cluster.policy.events import Approve, Event, Grow, Reject, Shrink, Stop
 from flyball.cluster.policy.proposals import Stage
 from flyball.cluster.policy.reasons import Code, Reason
 from flyball.cluster.policy.rules import Rules
@@ -14,13 +15,13 @@ from flyball.cluster.policy.state import State
 from flyball.cluster.policy.step import step
 from flyball.control.controllers.common import check_choice
 
-Action: TypeAlias = Literal["approve", "reject", "stop"]
+Action: TypeAlias = Literal["approve", "reject", "stop", "grow", "shrink"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`subject` is the proposal."""
+    """`subject` is the proposal, or the node to be removed."""
 
     id: str
     action: Action
@@ -34,10 +35,10 @@ def answer(rules: Rules, state: State, request: Request, now_s: float) -> tuple[
     """Do what is asked for, as far as it can be done; the last decision is the reply."""
     state, decisions = step(rules, state, _make_event(request, now_s))
     refusals = [one.reason for one in decisions if isinstance(one, Answer)]
-    action = f"{request.action} {request.subject}"
+    action = f"{request.action} {request.subject}".strip()
     if refusals:
         return state, (*decisions, Reply(request.id, action, False, refusals[0]))
-    return state, (*decisions, Reply(request.id, action, True, _explain(rules, state, request)))
+    return state, (*decisions, Reply(request.id, action, True, _explain(rules, state, request, decisions)))
 
 
 def _make_event(request: Request, now_s: float) -> Event:
@@ -48,10 +49,21 @@ def _make_event(request: Request, now_s: float) -> Event:
             return Reject(now_s, request.subject)
         case "stop":
             return Stop(now_s, request.subject)
+        case "grow":
+            return Grow(now_s)
+        case "shrink":
+            return Shrink(now_s, request.subject)
 
 
-def _explain(rules: Rules, state: State, request: Request) -> Reason:
+def _explain(rules: Rules, state: State, request: Request, decisions: Iterable[Decision]) -> Reason:
     subject = request.subject
+    if request.action in ("grow", "shrink"):
+        proposal = next(one.proposal for one in decisions if isinstance(one, Propose))
+        nodes = [*proposal.plan.add, *proposal.plan.unmark, *(name for name, _ in proposal.plan.mark)]
+        what = "is added" if request.action == "grow" else "is emptied and removed"
+        other = "shrinking" if request.action == "grow" else "growing"
+        text = f"{nodes[0]} {what} ({proposal.id}); {other} needs approval for {rules.expiry_s:g} s"
+        return Reason(Code.ASKED, text)
     if request.action == "approve":
         running = state.proposals.get(subject)
         is_running = running is not None and running.stage is Stage.RUNNING

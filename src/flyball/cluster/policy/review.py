@@ -54,7 +54,7 @@ def review(rules: Rules, state: State, now_s: float, *, joined: bool) -> tuple[S
         state, more = consider(rules, state, now_s, kind, joined=joined)
         decisions += more
     if rules.mode == "on":
-        state, more = _release_marked(rules, state)
+        state, more = _release_marked(rules, state, now_s)
         decisions += more
         state, more = _begin_moves(rules, state, now_s)
         decisions += more
@@ -228,7 +228,7 @@ def _since(since_s: float | None, holds: bool, now_s: float) -> float | None:
     return now_s if since_s is None else since_s
 
 
-def _release_marked(rules: Rules, state: State) -> tuple[State, list[Decision]]:
+def _release_marked(rules: Rules, state: State, now_s: float) -> tuple[State, list[Decision]]:
     """Remove marked nodes on which nothing is left, except those that the cluster needs by now."""
     decisions: list[Decision] = []
     for name, node in sorted(state.nodes.items()):
@@ -243,6 +243,9 @@ def _release_marked(rules: Rules, state: State) -> tuple[State, list[Decision]]:
             state = replace(state, nodes=nodes)
             decisions.append(UnmarkNode(name, Reason(Code.NEEDED, f"{name} is empty, and the cluster needs it")))
             continue
+        since_s = now_s if node.empty_since_s is None else node.empty_since_s
+        if node.is_used or now_s - since_s < rules.release_after_s:
+            continue  # what is on its way may still arrive
         del nodes[name]
         state = replace(state, nodes=nodes, hosts={**state.hosts, name: as_host(node)})
         decisions.append(RemoveNode(name, Reason(Code.EMPTY, f"{name} has neither clients nor messages")))

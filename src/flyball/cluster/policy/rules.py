@@ -71,6 +71,8 @@ class Rules:
     add_s: float = 6.0
     """How long a new node is expected to need."""
     add_timeout_s: float = 120.0
+    release_after_s: float = 0.0
+    """For how long a node is seen empty before it is removed."""
     retry_s: float = 5.0
     """Pause after a move failed, and after a node could not be added."""
     expiry_s: float = 600.0
@@ -88,7 +90,14 @@ class Rules:
                 f"Rules.shrink_below must be <= grow_at ({self.grow_at:g}), or the cluster would grow and shrink "
                 f"in turn, got {self.shrink_below:g}"
             )
-        for name in ("grow_after_s", "shrink_after_s", "balance_after_s", "retry_s", "capacity_band"):
+        for name in (
+            "grow_after_s",
+            "shrink_after_s",
+            "balance_after_s",
+            "retry_s",
+            "release_after_s",
+            "capacity_band",
+        ):
             check_between(self, name, 0.0, math.inf, high_open=True)
         for name in (
             "move_s",

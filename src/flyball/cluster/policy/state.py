@@ -61,6 +61,10 @@ class Node:
     """It was lost, and needs no replacement or has one."""
     is_permanent: bool = False
     """Its broker runs whether the cluster uses it or not."""
+    is_used: bool = False
+    """A client has a connection there, be it one that it is about to close."""
+    empty_since_s: float | None = None
+    """Since when it has been seen without messages and connections."""
 
     def __post_init__(self) -> None:
         _check_capacity(self.name, self.capacity)

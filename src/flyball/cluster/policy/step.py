@@ -18,6 +18,7 @@ from flyball.cluster.policy.events import (
     Approve,
     Drain,
     Event,
+    Grow,
     Join,
     Leave,
     MessagesMoved,
@@ -29,9 +30,11 @@ from flyball.cluster.policy.events import (
     Reject,
     Resume,
     SessionMoved,
+    Shrink,
     Stop,
     Tick,
 )
+from flyball.cluster.policy.orders import grow, shrink
 from flyball.cluster.policy.plans import forget_move
 from flyball.cluster.policy.proposals import Stage
 from flyball.cluster.policy.reasons import Code, Reason
@@ -88,6 +91,10 @@ def _apply(rules: Rules, state: State, event: Event) -> tuple[State, list[Decisi
             return _reject(rules, state, id, event.now_s)
         case Stop(proposal=id):
             return _stop(rules, state, id, event.now_s)
+        case Grow():
+            return grow(rules, state, event.now_s)
+        case Shrink(node=name):
+            return shrink(rules, state, name, event.now_s)
 
 
 def _join(rules: Rules, state: State, event: Join) -> tuple[State, list[Decision]]:
@@ -126,7 +133,7 @@ def _tick(rules: Rules, state: State, event: Tick) -> tuple[State, list[Decision
     nodes = dict(state.nodes)
     for name, reading in event.readings.items():
         if name in nodes:
-            nodes[name] = _read(rules, nodes[name], reading)
+            nodes[name] = _read(rules, nodes[name], reading, event.now_s)
     now_s = event.now_s
     sessions: Mapping[str, Session] = state.sessions
     late = [
@@ -163,7 +170,7 @@ def _tick(rules: Rules, state: State, event: Tick) -> tuple[State, list[Decision
     return state, decisions
 
 
-def _read(rules: Rules, node: Node, reading: Reading) -> Node:
+def _read(rules: Rules, node: Node, reading: Reading, now_s: float) -> Node:
     capacity = node.capacity
     measured = reading.capacity
     if measured is not None and not node.is_configured:
@@ -176,6 +183,10 @@ def _read(rules: Rules, node: Node, reading: Reading) -> Node:
         waiting=reading.waiting,
         rate_per_s=reading.rate_per_s,
         is_saturated=reading.is_saturated,
+        is_used=reading.is_used,
+        empty_since_s=(node.empty_since_s if node.empty_since_s is not None else now_s)
+        if reading.length == 0 and not reading.is_used
+        else None,
     )
 
 
@@ -198,7 +209,7 @@ def _return(state: State, name: str) -> State:
     node = state.nodes.get(name)
     if node is None or node.status is not Status.LOST:
         return state
-    back = replace(node, status=Status.UP, mark=Mark.RETURNED, length=None, is_replaced=False)
+    back = replace(node, status=Status.UP, mark=Mark.RETURNED, length=None, is_replaced=False, empty_since_s=None)
     return replace(state, nodes={**state.nodes, name: back})
 
 

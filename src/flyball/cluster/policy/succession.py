@@ -16,15 +16,15 @@ def take_over(picture: Picture, nodes: Mapping[str, Node], now_s: float) -> Pict
     """The picture of a successor: proposals, approvals and moves of sessions go on, transfers of messages ended
     with the manager that had them under way.
 
-    Nodes that were configured since are members. Times may be those of another clock, and nobody could answer
-    while there was no manager: that time does not count.
+    `nodes` are the members of a cluster that has had no manager yet. Times may be those of another clock, and
+    nobody could answer while there was no manager: that time does not count.
     """
     state = _shift(picture.state, now_s - picture.now_s)
     sessions = {
         id: one if one.started_s is None else replace(one, started_s=now_s) for id, one in state.sessions.items()
     }
     interrupted = {transfer.change for transfer in state.transfers.values()}
-    state = replace(state, nodes={**nodes, **state.nodes}, sessions=sessions, transfers={})
+    state = replace(state, nodes=dict(state.nodes or nodes), sessions=sessions, transfers={})
     for proposal in list(state.proposals.values()):
         if proposal.stage is Stage.RUNNING and proposal.id in interrupted and not _moves_sessions(state, proposal):
             text = "the manager that moved its messages is gone; what is left is proposed again"
