@@ -51,7 +51,7 @@ def test_a_cluster_without_a_manager_says_so(store: str) -> None:
         "shop: the queue orders on 2 nodes, manager none, mode on; a client is gone after 6 s of s"
     )
     nodes = document("describe", store, "shop")["nodes"]
-    assert [(node["node"], node["capacity"]) for node in nodes] == [("a", 100), ("b", 50)]
+    assert [(node["node"], node["capacity"]) for node in nodes] == [("a", None), ("b", 50)]
     assert "no manager now" in flyball("drain", store, "shop", "b")[2]
     assert document("describe", store, "shop")["drains"] == ["b"]
     assert flyball("resume", store, "shop", "b")[2] == "b gets clients again\n"
@@ -75,6 +75,9 @@ def test_clients_messages_and_decisions_are_shown_and_a_node_is_emptied(store: s
             found = await until({"a": "serves", "b": "serves"})
             assert [(node["producers"], node["x"]) for node in found["nodes"]] == [(1, 0.5), (1, 0.5)]
             assert found["manager"] is not None
+            assert [node["capacity"] for node in found["nodes"]] == [None, 50]
+            assert found["nodes"][0]["estimate"].endswith("of 12 samples at full load")
+            assert found["nodes"][1]["estimate"] == "configured"
             await asyncio.to_thread(flyball, "drain", store, "shop", "b")
             found = await until({"a": "serves", "b": "empty: it can be maintained"})
             assert [node["messages"] for node in found["nodes"]] == [20, 0]
@@ -84,6 +87,7 @@ def test_clients_messages_and_decisions_are_shown_and_a_node_is_emptied(store: s
             code, out, _ = await asyncio.to_thread(flyball, "status", store, "shop")
             assert out.startswith("shop: 2 producers, 0 consumers, 0 moving, 20 messages\n")
             assert "empty: it can be maintained" in out
+            assert "of 12 samples at low load" in out
 
     asyncio.run(scenario())
     assert "messages; no program manages it: this was seen at 20" in flyball("status", store, "shop")[1]

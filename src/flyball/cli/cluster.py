@@ -51,7 +51,8 @@ def create(
     node: Annotated[list[str], typer.Option(help="NAME=URL of a node; repeat it for each.")],
     queue: Annotated[str | None, typer.Option(help="Its queue; by default the name of the cluster.")] = None,
     capacity: Annotated[
-        list[str] | None, typer.Option(help="NAME=CLIENTS that a node serves well (100); may be repeated.")
+        list[str] | None,
+        typer.Option(help="NAME=CLIENTS that a node serves well; by default it is measured. May be repeated."),
     ] = None,
     host: Annotated[
         list[str] | None, typer.Option(help="NAME=URL of a broker to grow into; may be repeated.")
@@ -139,7 +140,8 @@ def describe(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = 
     if rules.max_nodes > rules.min_nodes:
         started_by = "" if config.provisioner is None else f", further ones by {config.provisioner.kind}"
         typer.echo(f"it has {rules.min_nodes} to {rules.max_nodes} nodes{started_by}")
-    typer.echo("\n" + table(nodes, header=header))
+    shown = [tuple("measured" if each is None else each for each in row) for row in nodes]
+    typer.echo("\n" + table(shown, header=header))
     if record.history:
         rows = [(show_time(entry.time_s), entry.action, entry.reason) for entry in record.history]
         typer.echo("\n" + table(rows, header=("time", "decision", "reason")))
@@ -159,6 +161,8 @@ def status(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = Fa
         {
             **asdict(figures),
             "messages": state.nodes[figures.node].length,
+            "capacity": state.nodes[figures.node].capacity,
+            "estimate": record.estimates.get(figures.node),
             "verdict": _judge(state, state.nodes[figures.node]),
         }
         for figures in list_figures(state)
@@ -194,7 +198,7 @@ def status(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = Fa
             row["consumers"],
             f"{row['x']:.2f}",
             f"{row['y']:.2f}",
-            f"{row['load']:.2f}",
+            "–" if row["load"] is None else f"{row['load']:.2f}",
             row["messages"],
             row["verdict"],
         )
@@ -203,6 +207,13 @@ def status(store: StoreArgument, cluster: ClusterArgument, json: JsonOption = Fa
     typer.echo(
         "\n" + table(shown, header=("node", "producers", "consumers", "x", "y", "load", "messages", "verdict"))
     )
+    known = [
+        (row["node"], "–" if row["capacity"] is None else row["capacity"], row["estimate"])
+        for row in rows
+        if row["estimate"] not in (None, "configured")
+    ]
+    if known:
+        typer.echo("\n" + table(known, header=("node", "capacity", "how it is known")))
     typer.echo(f"\nnumber of nodes: {verdict.size.value} ({verdict.reason.text})")
     if state.proposals:
         typer.echo(f"proposed or being carried out: {', '.join(state.proposals)}; see `flyball cluster propose`")

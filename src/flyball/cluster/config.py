@@ -26,8 +26,8 @@ class ClusterNode(StrictModel):
     """A broker that serves the cluster's queue."""
 
     url: Name
-    capacity: Annotated[StrictInt, Field(ge=1)] = 100
-    """How many clients it serves well, compared with the others."""
+    capacity: Annotated[StrictInt, Field(ge=1)] | None = None
+    """How many clients it serves well; None: it is measured."""
     zone: str = ""
 
     @field_validator("url")
@@ -46,7 +46,7 @@ class ProcessNodes(StrictModel):
     kind: Literal["process"] = "process"
     folder: Name
     """Where their data are, an absolute path; they stay there when a node is stopped."""
-    capacity: Annotated[StrictInt, Field(ge=1)] = 100
+    capacity: Annotated[StrictInt, Field(ge=1)] | None = None
     version: StrictInt | None = None
     """Major version; None: the one that is installed."""
     timeout_s: Seconds = 180.0
@@ -68,7 +68,7 @@ class CommandNodes(StrictModel):
     kind: Literal["command"] = "command"
     add: Annotated[tuple[Name, ...], Field(min_length=1)]
     remove: Annotated[tuple[Name, ...], Field(min_length=1)]
-    capacity: Annotated[StrictInt, Field(ge=1)] = 100
+    capacity: Annotated[StrictInt, Field(ge=1)] | None = None
     timeout_s: Seconds = 120.0
 
 
@@ -176,9 +176,16 @@ class ClusterConfig(StrictModel):
 
     def make_nodes(self) -> dict[str, Node]:
         return {
-            name: Node(name, node.capacity, True, zone=node.zone, length=None, is_permanent=True)
+            name: Node(
+                name, node.capacity, node.capacity is not None, zone=node.zone, length=None, is_permanent=True
+            )
             for name, node in self.nodes.items()
         }
+
+    def find_capacity(self, name: str) -> int | None:
+        """The configured capacity of a node; None: it is measured."""
+        node = self.known_nodes.get(name) or self.provisioner
+        return None if node is None else node.capacity
 
     def list_names(self) -> tuple[str, ...]:
         """Names of the nodes that the provisioner can add."""

@@ -21,11 +21,15 @@ from typing import Any, TypeVar
 
 from flyball.brokers.core.checks import ChannelSpec
 from flyball.cluster.cluster_store import ClientSession, ClusterStore, Setup, StoredRecord
+from flyball.cluster.config import ClusterConfig
+from flyball.cluster.mover import Mover
 from flyball.cluster.node_connections import NodeConnections
 from flyball.cluster.node_supply import NodeSupply, add_outcomes, find_urls, list_additions, list_hosts
+from flyball.cluster.policy.capacity import CapacityEstimator
 from flyball.cluster.policy.decisions import AddNode, Decision, MoveMessages, RemoveNode
 from flyball.cluster.policy.events import MessagesMoved, Reading
 from flyball.cluster.policy.management import Client, Observation, Picture, manage
+from flyball.cluster.policy.measuring import Measuring, NodeCapacity, judge_node, measure
 from flyball.cluster.policy.requests import Request
 from flyball.cluster.policy.state import State, Status
 from flyball.cluster.policy.succession import take_over
@@ -70,8 +74,11 @@ class Manager:
         self._candidacy = Candidacy(store, candidate, ttl_s=config.session_timeout_s)
         self._nodes = NodeConnections(timeout_s=config.lost_after_s / 2)
         self._supply = NodeSupply(config, self._answers)
+        self._mover = Mover(self._nodes)
         self._led: _Led | None = None
         self._asked_s = -config.heartbeat_s
+        self._estimator = CapacityEstimator()
+        self._measuring = Measuring()
         self._moved: list[MessagesMoved] = []
         self._transfers: set[asyncio.Task[None]] = set()
         self._complaint = ""
@@ -171,6 +178,8 @@ class Manager:
         record = add_outcomes(replace(known, picture=picture), outcomes, decisions, time_s)
         if readings is not None:
             record = replace(record, asked_time_s=time_s)
+        estimates = {name: self._judge(config, name).text for name in picture.state.nodes}
+        record = replace(record, estimates=estimates)
         record = add_changes(record, before.state, time_s)
         record = add_decisions(record, decisions, time_s)
         try:
@@ -201,10 +210,13 @@ class Manager:
             if name in record.state.nodes or name in config.known_nodes
         }
         lengths = await self._nodes.read_lengths(urls, list_channels(led.setup))
+        queues = {name: None if each is None else each[config.queue_name] for name, each in lengths.items()}
+        moving = {name for pair in record.state.transfers for name in pair}
+        self._measuring = measure(self._estimator, self._measuring, clients, queues, moving, await self._now_s())
         readings = {
             name: None
             if by_channel is None
-            else _make_reading(record.state, config.queue_name, name, by_channel, idle)
+            else _make_reading(record.state, config.queue_name, name, by_channel, idle, self._judge(config, name))
             for name, by_channel in lengths.items()
         }
         return {name: reading and replace(reading, is_used=name in used) for name, reading in readings.items()}
@@ -212,6 +224,9 @@ class Manager:
     async def _answers(self, url: str) -> bool:
         """Whether a broker can be used: the cluster's queues are declared there."""
         return (await self._nodes.read_lengths({"": url}, list_channels(self._setup)))[""] is not None
+
+    def _judge(self, config: ClusterConfig, name: str) -> NodeCapacity:
+        return judge_node(self._estimator, self._measuring, name, config.find_capacity(name))
 
     def _act(self, led: _Led, decisions: tuple[Decision, ...]) -> None:
         names = led.setup.config.list_names()
@@ -236,7 +251,8 @@ class Manager:
         for channel in list_channels(setup) if marked else list_channels(setup)[:1]:
             if moved < decision.count:
                 try:
-                    moved += await self._nodes.move(source, target, channel, decision.count - moved)
+                    pair = (decision.source, decision.target)
+                    moved += await self._mover.move(pair, source, target, channel, decision.count - moved)
                 except (FlyballError, OSError) as error:
                     log.warning(
                         "moving messages from %s to %s failed: %s", decision.source, decision.target, error
@@ -272,10 +288,15 @@ def list_channels(setup: Setup) -> tuple[ChannelSpec, ...]:
 
 
 def _make_reading(
-    state: State, queue: str, name: str, lengths: Mapping[str, int], idle: Counter[str | None]
+    state: State,
+    queue: str,
+    name: str,
+    lengths: Mapping[str, int],
+    idle: Counter[str | None],
+    found: NodeCapacity,
 ) -> Reading:
     """Of a node that is emptied, the other channels count, too."""
     node = state.nodes.get(name)
     is_marked = node is not None and node.mark is not None
     length = sum(lengths.values()) if is_marked else lengths[queue]
-    return Reading(length, waiting=idle[name])
+    return Reading(length, idle[name], found.rate_per_s, found.capacity, found.is_saturated)

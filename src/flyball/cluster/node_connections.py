@@ -1,4 +1,4 @@
-"""The manager's connections to the nodes: it asks how long their queues are, and moves messages between them."""
+"""The manager's connections to the nodes: it asks how long their queues are, and `mover` moves messages."""
 
 from __future__ import annotations
 
@@ -9,15 +9,9 @@ from contextlib import suppress
 
 from flyball.brokers import Broker, connect
 from flyball.brokers.core.checks import ChannelSpec
-from flyball.brokers.port import BrokerError
 from flyball.errors import FlyballError
 
 log = logging.getLogger("flyball.cluster")
-
-BATCH = 500
-"""Messages that are moved at a time."""
-_LAST_S = 0.5
-"""A queue that gives nothing for so long is empty."""
 
 
 class NodeConnections:
@@ -40,41 +34,12 @@ class NodeConnections:
     async def _read_node(self, url: str, channels: tuple[ChannelSpec, ...]) -> dict[str, int] | None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                broker = await self._open(url, channels)
+                broker = await self.open(url, channels)
                 return {channel.name: await broker.depth(channel.name) for channel in channels}
         except (FlyballError, OSError, TimeoutError) as error:
             log.debug("a node does not answer: %s", error)
             self.give_up(url)
             return None
-
-    async def move(self, source_url: str, target_url: str, channel: ChannelSpec, count: int) -> int:
-        """Move up to `count` messages; each is confirmed at the target before the source forgets it.
-
-        What fails leaves messages where they are, or at both nodes with the same id. Return how many moved.
-        """
-        source = await self._open(source_url, (channel,))
-        target = await self._open(target_url, (channel,))
-        sender = await target.sender(channel.name)
-        moved = 0
-        try:
-            receiver = await source.receiver(channel.name, window=min(count, BATCH))
-            try:
-                while moved < count:
-                    deliveries = await receiver.receive(min(count - moved, BATCH), timeout_s=_LAST_S)
-                    if not deliveries:
-                        break
-                    results = await sender.send_batch([delivery.message for delivery in deliveries])
-                    stored = [one for one, result in zip(deliveries, results, strict=True) if result.ok]
-                    await receiver.ack(*stored)
-                    moved += len(stored)
-                    if len(stored) < len(deliveries):
-                        break  # the rest goes back
-            finally:
-                await receiver.close()
-        finally:
-            with suppress(BrokerError):
-                await sender.close()
-        return moved
 
     async def close(self) -> None:
         for url in list(self._brokers):
@@ -82,7 +47,8 @@ class NodeConnections:
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def _open(self, url: str, channels: Iterable[ChannelSpec]) -> Broker:
+    async def open(self, url: str, channels: Iterable[ChannelSpec]) -> Broker:
+        """A connection to a node that has these channels; they are declared if they are missing."""
         broker = self._brokers.get(url)
         if broker is None:
             broker = await connect(url)

@@ -130,14 +130,15 @@ class NodeSupply:
 def list_hosts(config: ClusterConfig, record: ClusterRecord, readings: Mapping[str, object]) -> dict[str, Host]:
     """Brokers that run and answer, and names of nodes that could be started."""
     hosts = {
-        name: Host(name, node.capacity, node.zone, is_ready=True)
+        name: Host(name, node.capacity, node.zone, is_ready=True, is_configured=node.capacity is not None)
         for name, node in config.known_nodes.items()
         if name not in record.state.nodes and readings.get(name) is not None
     }
     if config.provisioner is not None:
         for name in config.list_names():
             if name not in record.state.nodes and name not in record.removing:
-                hosts[name] = Host(name, config.provisioner.capacity)
+                capacity = config.provisioner.capacity
+                hosts[name] = Host(name, capacity, is_configured=capacity is not None)
     return hosts
 
 

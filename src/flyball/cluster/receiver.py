@@ -137,6 +137,7 @@ class ClusterReceiver:
             left_s = _SLICE_S if deadline_s is None else deadline_s - time.monotonic()
             deliveries = await self._receive_once(max_messages, max(0.0, min(_SLICE_S, left_s)))
             now_s = time.monotonic()
+            self._session.meter.add_delivered(len(deliveries))
             if deliveries or self._window <= self.in_flight:
                 self._received_s = now_s
             self._session.is_idle = now_s - self._received_s >= _IDLE_S
@@ -171,6 +172,8 @@ class ClusterReceiver:
 
     def _hand_out(self, line: Line[Receiver], delivery: Delivery) -> Delivery:
         self._last_tag += 1
+        if not self._flights:
+            self._session.meter.set_busy(True)
         self._flights[self._last_tag] = (line, delivery)
         return replace(delivery, tag=self._last_tag)
 
@@ -194,6 +197,7 @@ class ClusterReceiver:
             line, inner = self._flights.pop(delivery.tag, (None, delivery))
             if line is not None:
                 found.setdefault(id(line), (line, []))[1].append(inner)
+        self._note_settled()
         self._settled.set()
         return list(found.values())
 
@@ -219,6 +223,11 @@ class ClusterReceiver:
     def _forget(self, line: Line[Receiver]) -> None:
         self._rest = [each for each in self._rest if each[0] is not line]
         self._flights = {tag: each for tag, each in self._flights.items() if each[0] is not line}
+        self._note_settled()
+
+    def _note_settled(self) -> None:
+        if not self._flights:
+            self._session.meter.set_busy(False)
 
     async def withdraw(self) -> list[Delivery]:
         await self._session.stop()

@@ -13,6 +13,7 @@ from flyball.cluster.policy.management import Client, Picture
 from flyball.cluster.policy.proposals import Stage
 from flyball.cluster.policy.reasons import Code
 from flyball.cluster.policy.state import Mark, Node, Session, State, Status, Transfer
+from flyball.cluster.policy.work import Work
 from flyball.cluster.proposal_records import decode_proposals, encode_proposals
 from flyball.store.protocol import NewerSchema
 
@@ -58,6 +59,8 @@ class ClusterRecord:
     """Of nodes that a provisioner added, until it has removed them."""
     removing: frozenset[str] = frozenset()
     """Nodes that are being stopped."""
+    estimates: Mapping[str, str] = field(default_factory=dict)
+    """How each node's capacity is known, or how far its estimate is."""
 
     @property
     def state(self) -> State:
@@ -127,8 +130,9 @@ def encode_report(client: Client) -> dict[str, Any]:
 
 def decode_report(document: Mapping[str, Any]) -> Client:
     _check_format(document, "a client's report")
-    fields = {name: value for name, value in document.items() if name != "format"}
-    return Client(**{**fields, "lines": tuple(fields["lines"])})
+    work = document.get("work")
+    known = {name: value for name, value in document.items() if name not in ("format", "work")}
+    return Client(**{**known, "lines": tuple(known["lines"])}, work=None if work is None else Work(**work))
 
 
 def encode_record(record: ClusterRecord) -> dict[str, Any]:
@@ -140,13 +144,13 @@ def encode_record(record: ClusterRecord) -> dict[str, Any]:
             {
                 "name": node.name,
                 "capacity": node.capacity,
+                "is_configured": node.is_configured,
                 "status": node.status.value,
                 "mark": None if node.mark is None else node.mark.value,
                 "zone": node.zone,
                 "length": node.length,
                 "waiting": node.waiting,
                 "is_replaced": node.is_replaced,
-                "is_configured": node.is_configured,
                 "is_permanent": node.is_permanent,
                 "change": node.change,
                 "asked_s": node.asked_s,
@@ -166,6 +170,7 @@ def encode_record(record: ClusterRecord) -> dict[str, Any]:
         "asked_time_s": record.asked_time_s,
         "urls": dict(record.urls),
         "removing": sorted(record.removing),
+        "estimates": dict(record.estimates),
     }
 
 
@@ -203,6 +208,7 @@ def decode_record(document: Mapping[str, Any]) -> ClusterRecord:
         tuple(AnswerRecord(**answer) for answer in document["answers"]),
         document["urls"],
         frozenset(document["removing"]),
+        document["estimates"],
     )
 
 

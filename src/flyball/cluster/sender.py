@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from flyball.brokers import Broker
@@ -60,6 +61,7 @@ class ClusterSender:
         if line is None:
             error = Unreachable(f"this sender to {self._channel.name!r} is closed: open another")
             return [SendResult(message.id, error) for message in messages]
+        began_s = time.monotonic()
         task = asyncio.get_running_loop().create_task(line.end.send_batch(messages, sequence=sequence))
         line.running.add(task)
         task.add_done_callback(line.running.discard)
@@ -75,6 +77,8 @@ class ClusterSender:
             )
             return [SendResult(message.id, lost) for message in messages]
         if line is self._line:
+            stored = sum(result.ok for result in results)
+            self._session.meter.add_confirmed(stored, time.monotonic() - began_s)
             self._session.is_troubled = any(
                 result.error is not None and not is_permanent(result.error) for result in results
             )

@@ -11,6 +11,7 @@ from typing import Protocol
 from flyball.backoff import ENDLESS, delays_s
 from flyball.cluster.policy.management import Client
 from flyball.cluster.policy.state import Role, State, Status
+from flyball.cluster.work_meter import WorkMeter
 from flyball.errors import FlyballError
 
 log = logging.getLogger("flyball.cluster")
@@ -39,6 +40,7 @@ class Session:
         self.id = new_client_id()
         self.role, self.zone = role, zone
         self.token = 0
+        self.meter = WorkMeter()
         self.node: str | None = None
         self.is_idle = False
         self.is_troubled = False
@@ -54,7 +56,7 @@ class Session:
 
     @property
     def report(self) -> Client:
-        return Client(self.role, self.node, self._failed, self.is_idle, self.zone)
+        return Client(self.role, self.node, self._failed, self.is_idle, self.zone, self.meter.read())
 
     @property
     def is_settled(self) -> bool:

@@ -7,10 +7,11 @@ state           nodes, sessions, free hosts, moves under way, proposals
 election        which node gets a client (R1 to R4)
 provisioning    how many nodes (R5, R6), and a verdict on that
 apportionment   how many clients each node should have; balancing: the fewest moves to that
-exchange        messages between queues; evacuation: everything off a node
+exchange        messages between queues; exchange_flow: how fast; evacuation: everything off a node
 repair          after a node was lost
 plans           what one change does; proposals: changes that can be approved; review: from wanted to done
 management      a round of the manager; requests: what operators ask; succession: what the next manager has
+work, measuring what clients report, and what follows for each node
 capacity        C_i and the ratio of producers and consumers, estimated from measurements
 
 The names here are those that the twin needs; other code imports from the modules.

@@ -7,7 +7,8 @@ idle        latency <= 2 · the least: nobody waits for the node, so the rates o
 saturated   latency >= 4 · the least: everybody waits for the node, so its rate is all that it can serve
 
 With the demand d of a client (messages published or delivered a second, from idle samples) and the rate μ of the
-node (from saturated ones), C = μ / d clients fit. CPU is no signal: under a quota it shows the quota. A consumer's
+node (from saturated ones), C = μ / d clients fit. Where batches differ in size, the latency for each message of a
+batch must have grown, too. CPU is no signal: under a quota it shows the quota. A consumer's
 rate counts for the time that it was busy; while messages wait, it is busy all the time.
 """
 
@@ -36,6 +37,8 @@ class CapacitySample:
     latency_s: float | None = None
     length: int | None = None
     busy: float | None = None
+    message_wait_s: float | None = None
+    """The latency of a batch for each of its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,8 @@ class Average:
 class CapacityState:
     latencies: Timed = ()
     """The least latencies of late, the least first."""
+    message_waits: Timed = ()
+    """Likewise for each message of a batch."""
     publish_per_s: Average = field(default_factory=Average)
     """Demand of one producer."""
     deliver_per_s: Average = field(default_factory=Average)
@@ -117,13 +122,21 @@ class CapacityEstimator:
         assert sample.latency_s is not None
         latencies = windowed_min(state.latencies, sample.time_s, sample.latency_s, self.memory_s)
         state = replace(state, latencies=latencies)
-        ratio = sample.latency_s / latencies[0][1]
+        wait_s = sample.message_wait_s
+        if wait_s is not None and wait_s > 0.0:
+            waits = windowed_min(state.message_waits, sample.time_s, wait_s, self.memory_s)
+            state = replace(state, message_waits=waits)
+        ratio = _compare(state, sample)
         if ratio <= self.idle_below:
             return self._learn_demand(state, sample)
         if ratio >= self.saturated_above:
             rate = sample.published_per_s + sample.delivered_per_s
             return replace(state, node_per_s=state.node_per_s.add(rate, sample.time_s, self.keep))
         return state
+
+    def is_saturated(self, state: CapacityState, sample: CapacitySample) -> bool:
+        """Whether the node's clients waited for it in this sample."""
+        return _is_usable(sample) and bool(state.latencies) and _compare(state, sample) >= self.saturated_above
 
     def _learn_demand(self, state: CapacityState, sample: CapacitySample) -> CapacityState:
         clients = sample.producers + sample.consumers
@@ -201,10 +214,23 @@ def judge_ratio(producers: int, consumers: int, consumers_per_producer: float) -
     )
 
 
+def _compare(state: CapacityState, sample: CapacitySample) -> float:
+    """The latency in the least of late.
+
+    A batch takes longer the larger it is, and a message of a small batch longer than one of a large batch: who
+    waits for the node waits longer in both respects.
+    """
+    assert sample.latency_s is not None
+    ratio = sample.latency_s / state.latencies[0][1]
+    if sample.message_wait_s is None or not state.message_waits:
+        return ratio
+    return min(ratio, sample.message_wait_s / state.message_waits[0][1])
+
+
 def _is_usable(sample: CapacitySample) -> bool:
     latency = sample.latency_s
     rates = (sample.time_s, sample.published_per_s, sample.delivered_per_s)
     if latency is None or not all(map(math.isfinite, (latency, *rates))):
         return False
-    known = sample.busy is None or math.isfinite(sample.busy)
+    known = all(each is None or math.isfinite(each) for each in (sample.busy, sample.message_wait_s))
     return known and latency > 0.0 and min(rates[1:]) >= 0.0 and min(sample.producers, sample.consumers) >= 0

@@ -30,6 +30,7 @@ from flyball.cluster.policy.requests import Request, answer
 from flyball.cluster.policy.rules import Rules
 from flyball.cluster.policy.state import Host, Node, Role, Session, State, Status
 from flyball.cluster.policy.step import step
+from flyball.cluster.policy.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Client:
     zone: str = ""
     lines: tuple[str, ...] = ()
     """Nodes to which its process has connections, those that it is about to close included."""
+    work: Work | None = field(default=None, compare=False)
+    """What it has done; it changes all the time, and asks for nothing by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Role: TypeAlias = Literal["producer", "consumer"]
 
+_UNKNOWN = 1_000_000
+"""Stands for the capacity of each node while none is known: equal shares, and no node is full."""
+
 
 class Status(StrEnum):
     ADDING = "adding"
@@ -169,9 +172,9 @@ class State:
 
     @cached_property
     def capacities(self) -> dict[str, int]:
-        """C_i of every node: as configured or measured, else the mean of the others, else 1."""
+        """C_i of every node: as configured or measured, else the mean of the others, else `_UNKNOWN`."""
         known = [node.capacity for node in self.nodes.values() if node.capacity is not None]
-        mean = max(1, round(sum(known) / len(known))) if known else 1
+        mean = max(1, round(sum(known) / len(known))) if known else _UNKNOWN
         return {name: mean if node.capacity is None else node.capacity for name, node in self.nodes.items()}
 
     @property
