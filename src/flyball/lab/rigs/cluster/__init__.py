@@ -1,0 +1,1 @@
+"""A cluster on limited broker nodes, and the load of its clients."""
