@@ -8,12 +8,24 @@ from pathlib import Path
 import pytest
 
 from flyball.brokers import connect
+from flyball.errors import InvalidValue
 from flyball.lab.rigs.cluster.limited_nodes import LimitedNodes
 from flyball.lab.rigs.cluster.live_cluster import LiveCluster
 from flyball.lab.rigs.cluster.load import Load
-from flyball.lab.rigs.cluster.processor_share import can_limit
+from flyball.lab.rigs.cluster.processor_share import ProcessorShare, can_limit
 
 GROUPS = Path("/sys/fs/cgroup/cpu")
+
+
+def test_a_part_that_linux_does_not_take_is_refused() -> None:
+    if not can_limit():
+        pytest.skip("quotas cannot be set here")
+    share = ProcessorShare(0.1)
+    try:
+        with pytest.raises(InvalidValue, match=r"part must be >= 0.1 of a processor, got 0.05"):
+            share.set(0.05)
+    finally:
+        share.close()
 
 
 @pytest.mark.parametrize(

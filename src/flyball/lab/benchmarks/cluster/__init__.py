@@ -15,8 +15,8 @@ _CASES: dict[str, Callable[[BenchContext, LimitedNodes, Path], Iterator[Row]]] =
     "migration": migration.cases,
     "exchange": exchange.cases,
     "repair": repair.cases,
-    "capacity": capacity.cases,
     "growth": growth.cases,
+    "capacity": capacity.cases,
 }
 GROUPS = tuple(_CASES)
 

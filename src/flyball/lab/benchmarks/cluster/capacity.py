@@ -16,7 +16,7 @@ from flyball.lab.rigs.cluster.limited_nodes import LimitedNodes
 from flyball.lab.rigs.cluster.live_cluster import LiveCluster
 from flyball.lab.rigs.cluster.load import Load
 
-PARTS = (0.05, 0.1)
+PARTS = (0.1, 0.2)
 PER_S = 50.0
 FEW, MANY = 4, 40
 """Producers, and as many consumers."""

@@ -3,7 +3,6 @@
 A backlog is at the first of two nodes when two producers and two consumers join at each; the half of it that is
 above the allowed length moves to the second. The rate is that of the growth of the second queue, between a tenth
 and nine tenths of what moves. What clients have then is compared with what they have when nothing moves any more.
-They use a third of the nodes; `beside busy clients` they work as fast as the nodes allow.
 """
 
 from __future__ import annotations
@@ -30,15 +29,12 @@ _GUARD_S = 120.0
 def cases(context: BenchContext, nodes: LimitedNodes, folder: Path) -> Iterator[Row]:
     moving = 20_000 if context.quick else 60_000
     context.note(f"  exchange: {nodes.limit(PART, PART)}")
-    rate, lost = asyncio.run(_measure(nodes, folder, moving, PER_S))
+    rate, lost = asyncio.run(_measure(nodes, folder, moving))
     yield context.row("exchange", rate, "msg/s", goal=3000.0, better="higher")
     yield context.row("exchange, clients lose", 100 * lost, "% of their throughput", goal=10.0)
-    rate, lost = asyncio.run(_measure(nodes, folder, moving // 10, None))
-    yield context.row("exchange beside busy clients", rate, "msg/s")
-    yield context.row("exchange beside busy clients, clients lose", 100 * lost, "% of their throughput", goal=10.0)
 
 
-async def _measure(nodes: LimitedNodes, folder: Path, moving: int, per_s: float | None) -> tuple[float, float]:
+async def _measure(nodes: LimitedNodes, folder: Path, moving: int) -> tuple[float, float]:
     cluster = LiveCluster(folder, nodes.urls, allowed_length=moving)
     await _fill(nodes["a"].url, cluster.queue, 2 * moving)
     async with (
@@ -48,8 +44,8 @@ async def _measure(nodes: LimitedNodes, folder: Path, moving: int, per_s: float 
     ):
         await b.declare(cluster.queue)
         async with await connect(cluster.url):  # manages
-            await load.add_consumers(broker, cluster.queue, CLIENTS, per_s)
-            await load.add_producers(broker, cluster.queue, CLIENTS, per_s)
+            await load.add_consumers(broker, cluster.queue, CLIENTS, PER_S)
+            await load.add_producers(broker, cluster.queue, CLIENTS, PER_S)
             since_s = await _wait_for_depth(b, cluster.queue, moving // 10)
             until_s = await _wait_for_depth(b, cluster.queue, 9 * moving // 10)
             during = load.rates(since_s, until_s)

@@ -16,7 +16,7 @@ from flyball.lab.rigs.cluster.limited_nodes import LimitedNodes
 from flyball.lab.rigs.cluster.live_cluster import LiveCluster
 from flyball.lab.rigs.cluster.load import Load, Rates
 
-PART = 0.1
+PART = 0.15
 PRODUCERS, CONSUMERS = 5, 10
 
 

@@ -8,9 +8,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from flyball.errors import InvalidValue
+
 _ROOT = Path("/sys/fs/cgroup/cpu")
 _PERIOD_US = 10_000
 """Short, so that a process that has used its share pauses for milliseconds and not for a tenth of a second."""
+_LEAST_QUOTA_US = 1_000
+"""Linux takes no less."""
 _REMOVE_S = 5.0
 
 
@@ -29,7 +33,9 @@ class ProcessorShare:
         self.set(part)
 
     def set(self, part: float) -> None:
-        self._write("cpu.cfs_quota_us", max(1_000, round(part * _PERIOD_US)))
+        if part * _PERIOD_US < _LEAST_QUOTA_US:
+            raise InvalidValue(f"part must be >= {_LEAST_QUOTA_US / _PERIOD_US:g} of a processor, got {part:g}")
+        self._write("cpu.cfs_quota_us", round(part * _PERIOD_US))
 
     def add(self, pid: int) -> None:
         """Limit a process with all its threads."""
