@@ -56,7 +56,7 @@ class Session:
 
     @property
     def report(self) -> Client:
-        return Client(self.role, self.node, self._failed, self.is_idle, self.zone, self.meter.read())
+        return Client(self.role, self.node, self._failed, self.is_idle, self.zone, work=self.meter.read())
 
     @property
     def is_settled(self) -> bool:
