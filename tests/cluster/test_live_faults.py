@@ -98,10 +98,13 @@ class Fault:
                 self.node.kill()
             case "freeze":
                 self.node.pause()
+            case "partition":
+                self.proxy.stall()
 
     def end(self) -> None:
         self.node.resume()
         self.node.start()
+        self.proxy.flow()
 
 
 @pytest.fixture
@@ -112,7 +115,7 @@ def fault(own_rabbitmq: RabbitMqNode) -> Iterator[Fault]:
         fault.end()
 
 
-@pytest.mark.parametrize("name", ["kill", "freeze"])
+@pytest.mark.parametrize("name", ["kill", "freeze", "partition"])
 @in_event_loop
 async def test_the_manager_is_killed_while_a_node_is_lost_and_while_it_returns(
     rabbitmq: RabbitMqNode, fault: Fault, tmp_path: Path, name: str
