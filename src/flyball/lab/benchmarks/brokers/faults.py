@@ -16,6 +16,7 @@ import itertools
 import multiprocessing
 import random
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, wait
@@ -120,7 +121,7 @@ def _run_places(context: BenchContext, runs: int) -> Iterator[FaultReport]:
                 yield report
     except BaseException:
         for process in processes:
-            process.terminate()  # their servers end with them
+            process.terminate()
         raise
     finally:
         for connection in places:
@@ -140,6 +141,7 @@ def _count_faults(context: BenchContext, connection: Connection, place: Place) -
 def _serve(connection: Connection, place: Place, folder: Path, seed: int) -> None:
     """In a process of its own: say how many faults there are, get the numbers of the runs, report each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # and file systems are unmounted
     with ExitStack() as stack:
         try:
             sites = _open(place, folder, stack)
