@@ -114,7 +114,7 @@ PICTURES = ("picture.pdf", "picture", "no/such/folder/x.svg", "", "folder.svg")
 WRONG: dict[tuple[str, str], Words] = {
     ("run", "config"): FILES,
     ("check", "file"): FILES,
-    ("identify", "file"): FILES,
+    ("identify", "files"): FILES,
     ("identify", "--test"): FILES,
     ("identify", "--input"): ("", "prefetsh", "time"),
     ("identify", "--output"): ("", "rat", "prefetch"),
@@ -176,6 +176,7 @@ for _command in ("design", "verify"):
 for _option in ("--kp", "--ki", "--kd", "--ky", "--ku", "--covariance"):
     WRONG["verify", _option] = ("", "x", "nan", "inf", "1e308")
 WRONG["verify", "--covariance"] += ("1", "1,0", "-1,0,1", "1,0,-1", "1,5,1", "nan,0,1")
+WRONG["design", "--covariance"] = WRONG["verify", "--covariance"]
 for _option in ("--settling", "--overshoot"):
     WRONG["design", _option] = ("", "x", "-1", "nan", "inf", "1e300")
 for _command in ("identify", "design", "verify", "simulate", "tune"):
