@@ -179,8 +179,8 @@ def test_proposals_are_listed_approved_rejected_and_watched(store: str) -> None:
 def test_a_cluster_grows_into_a_host_shrinks_and_is_deleted(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/cluster.db"
     nodes = (f"--node=a=sqlite:///{tmp_path}/a.db", f"--host=b=sqlite:///{tmp_path}/b.db")
-    nodes += ("--capacity=a=100", "--capacity=b=50")
-    assert flyball("create", store, "shop", *nodes)[0] == 0
+    capacities = ("--capacity=a=100", "--capacity=b=50")
+    assert flyball("create", store, "shop", *nodes, *capacities)[0] == 0
     described = document("describe", store, "shop")
     assert [(node["node"], node["use"]) for node in described["nodes"]] == [("a", "member"), ("b", "free host")]
     assert (described["min_nodes"], described["max_nodes"], described["provisioner"]) == (1, 2, None)

@@ -233,7 +233,7 @@ async def tune(
     async with aclosing(record(config, played, on_record)) as experiment:
         async for windows, rates in experiment:
             run += 1
-            fit = identify(windows, rates, align="same", delay=0)
+            fit = identify(windows, rates, align="same", delay=0, method="least squares")
             candidates = await asyncio.to_thread(propose, fit, settling, overshoot)  # about a second
             chosen = candidates[CANDIDATES.index(controller)]
             if chosen.accepted:

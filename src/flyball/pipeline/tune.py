@@ -116,6 +116,7 @@ def tune(
         align="same",
         whole_range=True,
         max_delay=3,
+        method="least squares",
     )
     return FlowTuning(seen, fit, candidates(fit, settling, overshoot))
 

@@ -61,12 +61,12 @@ class Task:
 
     def fit(self, candidates: list[int]) -> Found:
         """The best of these lags: by the information criterion where it decides, else the smallest as good."""
-        found = self._fit_best(candidates, None)
+        found = self.fit_best(candidates)
         if len(candidates) > 1 and (found.rivals or not found.white.white or not found.model.is_stable):
             common = self._common(candidates, found.span if found.span.bends else None)
             near = smallest_as_good(self.u, self.y, candidates, common, na=self.na, nb=self.nb, offset=self.offset)
             if near and near[0] < found.lag:
-                found = self._fit_best([near[0]], near[1:])
+                found = self.fit_best([near[0]], near[1:])
         return found
 
     def _common(self, candidates: list[int], span: LinearRange | None) -> Rows:
@@ -80,7 +80,8 @@ class Task:
                 rows = rows_inside(self.u, rows, lag, self.nb, (span.low, span.high))
         return rows
 
-    def _fit_best(self, candidates: list[int], rivals: tuple[int, ...] | None) -> Found:
+    def fit_best(self, candidates: list[int], rivals: tuple[int, ...] | None = None) -> Found:
+        """The lag with the least one-step error; of those that the data cannot tell apart, the smallest."""
         u, y, na, nb = self.u, self.y, self.na, self.nb
         low, high = self.whole
         warnings = []

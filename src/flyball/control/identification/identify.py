@@ -100,6 +100,7 @@ def identify(
     offset: bool = True,
     whole_range: bool = False,
     gaps: bool = False,
+    method: Literal["auto", "least squares"] = "auto",
     max_delay: int = 10,
     confidence_level: float = 0.95,
     names: tuple[str, str] = NAMES,
@@ -108,7 +109,8 @@ def identify(
 
     With `gaps`, a value that is not a number is a missing one, and no equation spans it; several recordings of one
     plant are joined by `regressors.join_recordings`. `whole_range` skips the search for the linear range: the
-    model then describes all rows. `names` is what complaints call the two series.
+    model then describes all rows. `method` "least squares" takes the fit with the least one-step error as it is:
+    no look for feedback, no free runs. `names` is what complaints call the two series.
 
     >>> u = np.array([5.0, 5, 9, 9, 2, 2, 7, 3, 3, 8, 8, 1, 6, 6, 4])
     >>> y = Arx((0.26,), (59.73,)).simulate(u)
@@ -128,15 +130,19 @@ def identify(
             f"the gaps leave {task.rows(candidates[-1]).size} rows with all that a lag of {candidates[-1]} needs; "
             "record longer stretches without a gap, or give a smaller delay"
         )
+    if method == "least squares":
+        return _result(task, task.fit_best(candidates), [], (delay, align), confidence_level, present, method)
     found = task.fit(candidates)
     warnings: list[str] = []
     if align == "auto" and found.lag == 0 and any(candidates[1:]):
         later = [lag for lag in candidates if lag > 0]
         check_exact(found.solution, found.quality.r2, task.solution(later[0]), names, found.model.a[0])
         other = task.fit(later)
-        if is_controller_turned_round(found.solution, other.solution, at=na) or answers_output(
+        is_feedback = is_controller_turned_round(found.solution, other.solution, at=na) or answers_output(
             raw_u, found.solution.residuals, found.rows, lag=0
-        ):
+        )
+        # A few rows show either sign by chance: the other reading has to make sense, too.
+        if is_feedback and other.model.is_stable:
             found, candidates = other, later
             warnings.append(
                 "the input answers the output (feedback), so rows are read as in loop telemetry, an output under "
@@ -154,7 +160,7 @@ def identify(
         )
     if delay == "auto" and not found.rivals and is_predictable(raw_u):
         warnings.append(f"{_CANNOT_TELL}, so the delay rests on the model's order alone; give it, or {_EXCITE}")
-    return _result(task, found, warnings, (delay, align), confidence_level, present)
+    return _result(task, found, warnings, (delay, align), confidence_level, present, method)
 
 
 def _deviation(solution: Solution, at: int) -> float:
@@ -168,6 +174,7 @@ def _result(
     asked: tuple[int | Literal["auto"], Alignment | Literal["auto"]],
     level: float,
     present: int,
+    allowed: Literal["auto", "least squares"],
 ) -> Fit:
     rows, span, solution = found.rows, found.span, found.solution
     align, delay = _named(found.lag, *asked)
@@ -180,7 +187,7 @@ def _result(
             f"the fit uses {rows.size} of {present} rows"
         )
     refined = None
-    if task.na == task.nb == 1 and not found.white.white:
+    if allowed != "least squares" and task.na == task.nb == 1 and not found.white.white:
         refined = refine(task.u, task.y, rows, found.lag, found.model, offset=task.offset)
     model, quality, white = found.model, found.quality, found.white
     covariance, noise_variance = solution.covariance, solution.noise_variance

@@ -65,7 +65,7 @@ def open_loop(
 
 def our_pi(windows: Array, rates: Array) -> tuple[Pi, Fit]:
     """Design a static PI from the open-loop run: it settles in 8 samples on the model (in 5: fragile)."""
-    fit = identify(windows, rates, align="same", delay=0)
+    fit = identify(windows, rates, align="same", delay=0, method="least squares")
     gains = design(fit.model, "pi", settling=8, overshoot=0.05).gains
     assert isinstance(gains, Gains)
     return Pi(gains.kp, gains.ki), fit
