@@ -58,6 +58,9 @@ _IN_CLIENT = (
     1.2  # latency, as a multiple of the time in the client, up to which messages do not wait at the broker
 )
 _LATENCY_MARGIN = 0.9  # part of the allowed latency that is used
+_LATENCY_SHRINK = (
+    0.25  # most shrink while the latency is exceeded: what waits too long is known, and it is too late
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +149,18 @@ class Knee:
         if not measured.is_full:
             wanted = max(window, wanted)
             code, reason = ReasonCode.STARVED, "the queue had no more than this"
-        saturated = 0
+        saturated, most_shrink = 0, _MOST_SHRINK
         if self.p95_s is not None:
             alone_s = max(0.0, (measured.handling_p95_s or 0.0) - wait_s)
             spare_s = _LATENCY_MARGIN * self.p95_s - alone_s
             in_client = measured.latency_p95_s is None or measured.latency_p95_s <= _IN_CLIENT * (alone_s + wait_s)
             if is_waiting and in_client and wait_s > spare_s > 0.0:
-                wanted = min(wanted, knee + max(1.0, flow * spare_s))
+                wanted, most_shrink = min(wanted, knee + max(1.0, flow * spare_s)), _LATENCY_SHRINK
                 code, reason = ReasonCode.LATENCY_LIMITED, f"in the client {spare_s:.3g} s may pass, no more"
             unreachable = self._explain(measured, alone_s, is_waiting, flow)
             if unreachable:
                 code, reason, saturated = ReasonCode.UNREACHABLE, unreachable, 1
-        command = self._move(after, window, wanted)
+        command = self._move(after, window, wanted, most_shrink)
         if not math.isfinite(command):
             return state, HOLD_NOT_FINITE
         if command != window:
@@ -197,13 +200,13 @@ class Knee:
         return min(wanted, most)
 
     @staticmethod
-    def _move(state: KneeState, window: float, wanted: float) -> float:
+    def _move(state: KneeState, window: float, wanted: float, most_shrink: float) -> float:
         if wanted > window:
             ready = state.turned >= window and not state.stalled and not state.doubted
             return wanted if ready else window
         if wanted > _LEAST_SHRINK * window or not _is_known(state.samples, state.turned, window):
             return window
-        return max(wanted, _MOST_SHRINK * window)
+        return max(wanted, most_shrink * window)
 
     def _explain(self, measured: ConsumerDisturbances, alone_s: float, is_waiting: bool, flow: float) -> str:
         """Why no window holds the latency; empty: one may."""

@@ -1,8 +1,9 @@
 """Many recordings → a model for each, at once: `identify` for a million series, in a few passes over arrays.
 
 Each series is fitted to y(k+1) = a·y(k) + b·u(k−D) + c over its whole range, by the same formulas as `identify`
-with the method "least squares". All samples stand one series after the other, so a sum over every series is one call of `np.add.reduceat`; with the
-sums of squares and products of past output x, input u and output z, centred, the model of each series is
+with the method "least squares". All samples stand one series after the other, so a sum over every series is one
+call of `np.add.reduceat`; with the sums of squares and products of past output x, input u and output z, centred,
+the model of each series is
 
     det = Sxx·Suu − Sxu²,   a = (Suu·Sxz − Sxu·Suz)/det,   b = (Sxx·Suz − Sxu·Sxz)/det,   c = z̄ − a·x̄ − b·ū.
 
