@@ -193,6 +193,7 @@ def test_where_the_broker_switches_members_follow_priorities(store_url: str) -> 
     async def work() -> None:
         group = TrialGroup(store_url)
         await group.start("m1", switches=True)
+        await until(lambda: len(group.readers["m1"].open) == 6)
         await group.start("m2", switches=True)
         await until(lambda: [len(readers.open) for readers in group.readers.values()] == [3, 3])
         assert all(readers.stands_by for readers in group.readers.values())

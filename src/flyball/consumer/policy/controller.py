@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from flyball.consumer.policy.goals import Capacity, Goal, Latency
 from flyball.consumer.policy.knee import Knee
 from flyball.consumer.policy.little import Little
+from flyball.consumer.policy.profiles import ProfileScheduled
 from flyball.consumer.policy.starvation import HoldWhenStarved
 from flyball.control.controllers import catalogue
 from flyball.control.guard.guard import Guard
@@ -23,6 +24,11 @@ WINDOW_LIMITS = (0.05, 2000.0)
 """Below 1 the window is closed for part of the time; at its end one message a second still passes."""
 
 ControllerOption: TypeAlias = str | Mapping[str, Any] | Controller[Any] | None
+
+
+@functools.cache
+def _with_set_point() -> tuple[type[Any], ...]:
+    return tuple(catalogue.class_of(entry.name) for entry in catalogue.describe())
 
 
 def make_controller(goal: Goal, option: ControllerOption = None) -> Controller[Any]:
@@ -41,7 +47,7 @@ def make_controller(goal: Goal, option: ControllerOption = None) -> Controller[A
     flyball.errors.InvalidValue: the goal capacity has its own controller: leave out controller, got 'pi'
     """
     if isinstance(goal, Capacity | Latency):
-        if option is not None and not isinstance(option, str) and isinstance(option, Controller):
+        if isinstance(option, Controller) and not isinstance(option, (ProfileScheduled, *_with_set_point())):
             return option
         if option is not None:
             raise InvalidValue(f"the goal {goal} has its own controller: leave out controller, got {option!r}")
