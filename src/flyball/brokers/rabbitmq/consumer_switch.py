@@ -58,7 +58,7 @@ class SwitchOwner(Protocol):
 
     @property
     def consume_arguments(self) -> dict[str, Any] | None:
-        """What the broker is told besides the prefetch."""
+        """Arguments of the consumer besides the prefetch."""
 
     def fail(self, error: FlyballError) -> None:
         """Raise this error from the next `receive`."""

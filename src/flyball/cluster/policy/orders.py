@@ -1,4 +1,4 @@
-"""An operator's own wish for a node more or less: a proposal that is approved already.
+"""An operator's order for a node more or less: a proposal that is approved already.
 
 What would undo it needs approval for as long as a proposal lives, or the cluster would do so by itself.
 """

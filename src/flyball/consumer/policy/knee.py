@@ -3,7 +3,7 @@
 Up to the handlers' capacity the rate grows with the window; beyond it messages wait for each other, and only their
 time grows. The window is to be at that knee and a little (`headroom`) beyond it, so that no handler is ever idle.
 
-How many wait is told by the *quickest* messages. Handlers may be irregular: of those whose times are log-normal a
+How many wait shows in the *quickest* messages. Handlers may be irregular: of those whose times are log-normal a
 few take longer than all others together, and no mean over a second says anything. But a message that waits does so
 whatever it takes itself, so the lowest tenth of all times grows by just that wait. With `base` the lowest tenth
 while none waits, Little's law gives how many wait, and so where the knee is:
